@@ -2,6 +2,8 @@
 
 usage: fetch_wheel.py PACKAGE VERSION SHA256 DESTINATION [ONLY_THIS_SUBDIRECTORY]
 
+With * for the subdirectory, the whole wheel is unpacked, whoever made it.
+
 pip is used where it is installed, because it knows the machine's index and proxy; a machine with nothing but Python's
 standard library asks the index itself. The hash is checked either way. Files are put in place by renaming, so that two
 of these may run at once.
@@ -28,7 +30,9 @@ def with_pip(package, version, sha256, directory):
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--require-hashes", "-r", requirements.name, "-d", directory]
     command += [argument for platform in PLATFORMS for argument in ("--platform", platform)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # What comes in is seen to come in by whoever looks at the destination.
+    environment = {**os.environ, "TMPDIR": directory}
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
         raise RuntimeError(said[-1] if said else "pip failed")
@@ -49,12 +53,17 @@ def without_pip(package, sha256, directory):
 def unpack(wheel, destination, only):
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            parts = name.split("/", 2)
-            if len(parts) < 3 or parts[0] != "nvidia" or name.endswith("/") or ".." in name:
+            if name.endswith("/") or ".." in name or name.startswith("/"):
                 continue
-            if parts[2].startswith(".") or (only and not parts[2].startswith(only + "/")):
-                continue
-            target = os.path.join(destination, parts[2])
+            path = name
+            if only != "*":
+                parts = name.split("/", 2)
+                if len(parts) < 3 or parts[0] != "nvidia" or parts[2].startswith("."):
+                    continue
+                if only and not parts[2].startswith(only + "/"):
+                    continue
+                path = parts[2]
+            target = os.path.join(destination, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             content = archive.read(name)
             with open(f"{target}.{os.getpid()}", "wb") as file:

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use cuda_abi::table::{self, Arg, Carry, Function, Role, length_code};
+use cuda_abi::table::{self, Arg, Carry, Function, Lasting, Role, length_code};
 use cuda_abi::wire::Kind;
 
 fn main() {
@@ -94,18 +94,26 @@ fn carried(op: usize, function: &Function) -> String {
         write_arg(&mut writes, arg);
         read_arg(&mut reads, arg);
     }
-    let (how, reader) = match function.carry {
-        Carry::Post => ("post", String::new()),
-        Carry::Call if function.pure => {
-            ("remembered", format!(", |_reader| {{\n{reads}            Ok(())\n        }}"))
-        }
-        Carry::Call => ("call", format!(", |_reader| {{\n{reads}            Ok(())\n        }}")),
-        _ => ("block", format!(", |_reader| {{\n{reads}            Ok(())\n        }}")),
+    let reader = match function.carry {
+        Carry::Post => String::new(),
+        _ => format!(", |_reader| {{\n{reads}            Ok(())\n        }}"),
+    };
+    let how = match (function.carry, function.lasting) {
+        (Carry::Post, _) => "post(".to_owned(),
+        (Carry::Call, Some(lasting)) => format!("remembered(crate::remembered::Lasting::{lasting:?}, "),
+        (Carry::Call, None) => "call(".to_owned(),
+        _ => "block(".to_owned(),
+    };
+    // When the call has returned, whatever it answered.
+    let ends = match function.ends {
+        Some(Lasting::Settled) => "let _ends = crate::remembered::Unsettle;\n        ",
+        Some(Lasting::SettledUntilLaunch) => "let _ends = crate::remembered::Launched;\n        ",
+        _ => "",
     };
     format!(
-        "    crate::entry::run(\"{symbol}\", || {{\n{checks}        \
+        "    crate::entry::run(\"{symbol}\", || {{\n{checks}        {ends}\
          // SAFETY: pointers were checked for NULL; that they point to what their types say is the caller's promise.\n        \
-         crate::carry::{how}({op}, |_writer| {{\n{writes}        }}{reader})\n    }})\n"
+         crate::carry::{how}{op}, |_writer| {{\n{writes}        }}{reader})\n    }})\n"
     )
 }
 

@@ -52,7 +52,8 @@ fn arm(function: &Function) -> String {
         function.symbol,
         passed.join(", ")
     );
-    function.args.iter().for_each(|arg| write(&mut text, arg, charged));
+    let parent = parent(function);
+    function.args.iter().for_each(|arg| write(&mut text, arg, charged, parent));
     text.push_str("            Ok(result)\n");
     text
 }
@@ -118,7 +119,7 @@ fn charge(text: &mut String, function: &Function) -> bool {
     let levels = function.args.iter().find(|arg| arg.name == "num_mipmap_levels").map_or("1", |arg| &arg.name);
     let _ = writeln!(
         text,
-        "            let charge = worker.memory.charge(crate::memory::array_bytes(&{}, {levels}))?;",
+        "            let charge = worker.memory.charge(worker.gpu(), crate::memory::array_bytes(&{}, {levels}))?;",
         shape.name
     );
     true
@@ -143,15 +144,23 @@ fn pass(arg: &Arg) -> String {
     }
 }
 
-fn write(text: &mut String, arg: &Arg, charged: bool) {
+/// The argument that a level or a plane of an array comes from, and goes with.
+fn parent(function: &Function) -> Option<&Arg> {
+    let whole = |arg: &&Arg| arg.role == Role::Handle && matches!(arg.inner.as_str(), "CUarray" | "CUmipmappedArray");
+    function.args.iter().find(whole)
+}
+
+fn write(text: &mut String, arg: &Arg, charged: bool, parent: Option<&Arg>) {
     let (name, kind) = (&arg.name, &arg.inner);
     let _ = match &arg.role {
         Role::Out { .. } if arg.is_handle() => writeln!(
             text,
             "            // SAFETY: the driver has written it, or it is zero.\n            \
-             let word = worker.handles.open(Kind::{:?}, unsafe {{ {name}.assume_init() }} as u64, worker.context_tag())?;\n            \
+             let raw = unsafe {{ {name}.assume_init() }} as u64;\n            \
+             let word = worker.handles.open_child(Kind::{:?}, raw, worker.context_tag(), {}, None)?;\n            \
              {}reply.word(word);",
             Kind::of_c_type(kind).unwrap(),
+            parent.map_or("None".to_owned(), |parent| format!("Some({}.clone())", parent.name)),
             if charged { "worker.handles.pays(word, charge);\n            " } else { "" }
         ),
         Role::Out { optional } => {

@@ -1,4 +1,5 @@
-// Device printf reaches the program's stdout, whole lines and all of them, at a synchronisation.
+// Device printf reaches the program's stdout, whole lines and all of them, at a synchronisation: behind what the host printed
+// until then, and before what it prints afterwards, although that lies in a buffer.
 #include "check.h"
 #include <string>
 
@@ -12,8 +13,12 @@ int main() {
     fflush(stdout);
     int terminal = dup(1);
     dup2(file, 1);
+    setvbuf(stdout, nullptr, _IOFBF, 1 << 16);
+    printf("before the launch\n");
     greet<<<1, 3>>>(10);
+    printf("after the launch\n");
     cudaError_t launched = cudaGetLastError(), done = cudaDeviceSynchronize();
+    printf("after waiting\n");
     fflush(stdout);
     dup2(terminal, 1);
     OK(launched);
@@ -28,5 +33,8 @@ int main() {
         snprintf(line, sizeof line, "hello %d device %.2f %c\n", 10 + i, 0.25 * i, 'a' + i);
         CHECK(text.find(line) != std::string::npos);
     }
+    size_t before = text.find("before the launch"), launch = text.find("after the launch"), hello = text.find("hello"),
+           last = text.rfind("hello"), waited = text.find("after waiting");
+    CHECK(before < launch && launch < hello && hello <= last && last < waited && waited != std::string::npos);
     return pass();
 }

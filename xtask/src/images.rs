@@ -8,12 +8,12 @@
 //!
 //! `ctr --namespace k8s.io image import` and `podman load` take them.
 
-use crate::oci::Image;
+use crate::oci::{Built, Image, Recipe};
 use crate::programs::{self, Linkage};
 use crate::{paths, sh, stage};
 use anyhow::{Context, Result};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The programs that the examples and the scenarios use.
@@ -22,77 +22,104 @@ const USED: [&str; 4] = ["vecadd", "oom", "steady", "share"];
 /// Small things that a user's image would have.
 const TOOLS: [&str; 7] = ["sh", "cat", "env", "id", "ls", "mkdir", "sleep"];
 
+/// The registry of images that are not pushed anywhere.
+pub const REGISTRY: &str = "bulkhead.dev";
+
 /// The full name of an image of ours.
 pub fn name(image: &str) -> String {
-    format!("bulkhead.dev/{image}:{}", env!("CARGO_PKG_VERSION"))
+    Set::staged().name(image)
 }
 
 /// Makes all images from the staged tree, and gives their archives.
 pub fn build() -> Result<Vec<PathBuf>> {
-    let dir = paths::target().join("images");
-    fs::create_dir_all(&dir)?;
-    bulkhead(&dir)?;
-    examples(&dir)?;
-    pause(&dir)?;
+    let set = Set::staged();
+    for image in [Set::bulkhead, Set::examples, Set::pause] {
+        image(&set)?;
+    }
     Ok(archives())
 }
 
 /// Where their archives are.
 pub fn archives() -> Vec<PathBuf> {
-    ["bulkhead", "examples", "pause"].map(archive).to_vec()
+    ["bulkhead", "examples", "pause"].map(|name| Set::staged().archive(name)).to_vec()
 }
 
-fn archive(name: &str) -> PathBuf {
-    paths::target().join("images").join(format!("{name}.tar"))
+/// Images that belong together.
+pub struct Set {
+    /// The tree that they are made from.
+    pub stage: PathBuf,
+    /// Where their archives go.
+    pub dir: PathBuf,
+    pub registry: String,
+    pub recipe: Recipe,
 }
 
-fn start(dir: &Path, name: &str) -> Result<Image> {
-    Image::new(&self::name(name), &dir.join(name))
-}
-
-fn finish(image: Image, dir: &Path, name: &str, entrypoint: &[&str]) -> Result<()> {
-    fs::rename(image.archive(entrypoint)?, archive(name))?;
-    // The archive is all that is wanted of it.
-    fs::remove_dir_all(dir.join(name)).context("cannot clean up")
-}
-
-/// Bulkhead itself: the program, and the libraries that it lays on nodes.
-fn bulkhead(dir: &Path) -> Result<()> {
-    let image = start(dir, "bulkhead")?;
-    image.program(&paths::stage().join("bin/bulkhead"), "usr/bin/bulkhead")?;
-    image.strip("usr/bin/bulkhead")?;
-    for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
-        image.file(&paths::stage().join("lib/bulkhead").join(library), &format!("usr/lib/bulkhead/{library}"))?;
-        image.strip(&format!("usr/lib/bulkhead/{library}"))?;
+impl Set {
+    fn staged() -> Set {
+        let (stage, dir) = (paths::stage(), paths::target().join("images"));
+        Set { stage, dir, registry: REGISTRY.to_owned(), recipe: Recipe::default() }
     }
-    for daemon in stage::DAEMONS {
-        image.program(&paths::stage().join("lib/bulkhead").join(daemon), &format!("usr/lib/bulkhead/{daemon}"))?;
-    }
-    finish(image, dir, "bulkhead", &["/usr/bin/bulkhead"])
-}
 
-/// CUDA programs, as a user's image has them: with a C library, and without any part of Bulkhead or of a driver.
-fn examples(dir: &Path) -> Result<()> {
-    let image = start(dir, "examples")?;
-    for tool in TOOLS {
-        image.tool(tool)?;
+    fn name(&self, image: &str) -> String {
+        format!("{}/{image}:{}", self.registry, env!("CARGO_PKG_VERSION"))
     }
-    let mut all = programs::all()?;
-    all.retain(|program| USED.contains(&program.name.as_str()));
-    for binary in programs::build(&programs::own(&all, &[Linkage::Static])?, &[])? {
-        image.program(&binary.path, &format!("usr/bin/{}", binary.program.name))?;
-    }
-    finish(image, dir, "examples", &["/usr/bin/vecadd"])
-}
 
-fn pause(dir: &Path) -> Result<()> {
-    let image = start(dir, "pause")?;
-    let (source, program) = (dir.join("pause.c"), dir.join("pause.bin"));
-    fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;
-    sh::run(Command::new("g++").args(["-x", "c++", "-Os", "-s", "-static", "-o"]).arg(&program).arg(&source))?;
-    image.file(&program, "usr/bin/pause")?;
-    for file in [source, program] {
-        fs::remove_file(file)?;
+    fn archive(&self, image: &str) -> PathBuf {
+        self.dir.join(format!("{image}.tar"))
     }
-    finish(image, dir, "pause", &["/usr/bin/pause"])
+
+    fn start(&self, name: &str) -> Result<Image> {
+        Image::new(&self.name(name), &self.dir.join(name))
+    }
+
+    fn finish(&self, image: Image, name: &str, entrypoint: &[&str]) -> Result<Built> {
+        let mut built = image.archive(entrypoint, &self.recipe)?;
+        fs::rename(&built.archive, self.archive(name))?;
+        built.archive = self.archive(name);
+        // The archive is all that is wanted of it.
+        fs::remove_dir_all(self.dir.join(name)).context("cannot clean up")?;
+        Ok(built)
+    }
+
+    /// Bulkhead itself: the program, and the libraries that it lays on nodes.
+    pub fn bulkhead(&self) -> Result<Built> {
+        let mut image = self.start("bulkhead")?;
+        image.program(&self.stage.join("bin/bulkhead"), "usr/bin/bulkhead")?;
+        image.strip("usr/bin/bulkhead")?;
+        let lib = self.stage.join("lib/bulkhead");
+        for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            image.file(&lib.join(library), &format!("usr/lib/bulkhead/{library}"))?;
+            image.strip(&format!("usr/lib/bulkhead/{library}"))?;
+        }
+        for daemon in stage::DAEMONS {
+            image.program(&lib.join(daemon), &format!("usr/lib/bulkhead/{daemon}"))?;
+        }
+        self.finish(image, "bulkhead", &["/usr/bin/bulkhead"])
+    }
+
+    /// CUDA programs, as a user's image has them: with a C library, and without any part of Bulkhead or of a driver.
+    pub fn examples(&self) -> Result<Built> {
+        let mut image = self.start("examples")?;
+        for tool in TOOLS {
+            image.tool(tool)?;
+        }
+        let mut all = programs::all()?;
+        all.retain(|program| USED.contains(&program.name.as_str()));
+        for binary in programs::build(&programs::own(&all, &[Linkage::Static])?, &[])? {
+            image.program(&binary.path, &format!("usr/bin/{}", binary.program.name))?;
+        }
+        self.finish(image, "examples", &["/usr/bin/vecadd"])
+    }
+
+    fn pause(&self) -> Result<Built> {
+        let image = self.start("pause")?;
+        let (source, program) = (self.dir.join("pause.c"), self.dir.join("pause.bin"));
+        fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;
+        sh::run(Command::new("g++").args(["-x", "c++", "-Os", "-s", "-static", "-o"]).arg(&program).arg(&source))?;
+        image.file(&program, "usr/bin/pause")?;
+        for file in [source, program] {
+            fs::remove_file(file)?;
+        }
+        self.finish(image, "pause", &["/usr/bin/pause"])
+    }
 }

@@ -17,6 +17,11 @@ pub(crate) fn xen() -> Command {
     lab("xen-lab")
 }
 
+/// `cargo xtask release`: no laboratory, but a program of its own for the same reason.
+pub(crate) fn release() -> Command {
+    lab("release")
+}
+
 fn lab(package: &str) -> Command {
     let mut cargo = sh::cargo();
     cargo.args(["run", "--quiet", "--locked", "--package", package, "--"]);

@@ -3,11 +3,16 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod archive;
 pub mod deb;
+pub mod distribution;
 pub mod images;
-mod oci;
+pub mod oci;
+pub mod package;
+pub mod page;
 pub mod paths;
 pub mod programs;
+pub mod progress;
 pub mod report;
 pub mod sh;
 pub mod stage;

@@ -6,19 +6,22 @@ mod adversary;
 mod browser;
 mod cargo_test;
 mod checks;
+mod deb_trial;
 mod demo;
 mod frameworks;
 mod fuzz;
 mod lab;
 mod qualify;
+mod readme;
 mod suite;
+mod traffic;
 mod truth_table;
 mod zones;
 
 use anyhow::{Result, bail};
 use lexopt::prelude::*;
 use std::process::ExitCode;
-use xtask::{deb, images, paths, programs, stage, toolchain};
+use xtask::{deb, images, paths, programs, progress, stage, toolchain};
 
 const HELP: &str = "\
 cargo xtask <verb>
@@ -28,11 +31,12 @@ cargo xtask <verb>
                                everything that must hold, or these parts of it; fetches what it needs. What is not tried
                                has failed, unless .ci/may-lack.toml lists it. --quick leaves out what takes long
   lint                         the parts of it that run no program
-  qualify [--list] [--only ROW]...
+  qualify [--list] [--staged] [--only ROW]...
                                what takes too long for every change; results go to docs/qualification.md
   e2e [OPTION]... [SCENARIO]...
                                a Kubernetes cluster of real components with Bulkhead on it, and what must hold there
                                (e2e --help)
+  readme                       what README has developers type, as it stands there
   browser                      the status page in Chromium, which is installed where it is missing
   attack [--backend B] [--long] [--seed N] [NAME]...
                                hostile clients beside an honest one: what each tries, and what happens
@@ -40,10 +44,14 @@ cargo xtask <verb>
                                kill -9 at random for ten minutes, under load; then nothing may be left
   fuzz [--seconds N] [TARGET]...
                                the fuzz targets, each for so long (default 60)
-  frameworks                   CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
+  fuzz --coverage              what the inputs that they have kept reach, into docs/adversary.md
+  fuzz dispatch --executions N [--seed N]
+                               so many hostile messages to a worker's dispatch, in one process
+  frameworks [--staged]        CuPy and Numba from PyPI (400 MB, into .cache) on the software GPU
   truth-table [--backend B] [--native] [--json]
                                sharing between processes in every combination of namespaces and privilege
-  deb                          a package for Debian, in target
+  deb [--staged] [--try]       a package for Debian, in target; --try installs, runs and purges it in a copy of this system (root)
+  release [OPTION]...          everything that a release consists of, in target/release-VERSION (release --help)
   images                       container images as archives, in target/images
   toolchain                    fetch NVIDIA's compiler and runtimes from PyPI into .cache/cuda
   xen [OPTION]... [SCENARIO]...
@@ -86,10 +94,12 @@ fn verb() -> Result<bool> {
         "qualify" => return qualify(args),
         "run" => return run_programs(args),
         "e2e" => return lab::enter(lab::cluster(), rest(args)?),
+        "release" => return lab::enter(lab::release(), rest(args)?),
         "xen" => return lab::enter(lab::xen(), rest(args)?),
         "attack" | "soak" => adversary::run(&verb, &rest(args)?),
         "truth-table" => truth_table::run(&rest(args)?),
-        "frameworks" => no_more(args).and_then(|()| frameworks::run()),
+        "readme" => no_more(args).and_then(|()| readme::run()),
+        "frameworks" => try_frameworks(args),
         "fuzz" => fuzz_targets(args),
         "browser" => {
             no_more(args)?;
@@ -104,12 +114,23 @@ fn verb() -> Result<bool> {
             Ok(())
         }
         "build" => build(args),
-        "deb" => no_more(args).and_then(|()| deb::build()),
+        "deb" => make_deb(args),
         "images" => build_images(args),
         "programs" => compile_programs(args),
         _ => bail!("no such verb: {verb} (see cargo xtask --help)"),
     }
     .map(|()| true)
+}
+
+fn try_frameworks(mut args: lexopt::Parser) -> Result<()> {
+    let mut staged = false;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("staged") => staged = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    frameworks::run(staged)
 }
 
 fn test(mut args: lexopt::Parser) -> Result<bool> {
@@ -129,10 +150,11 @@ fn test(mut args: lexopt::Parser) -> Result<bool> {
 }
 
 fn qualify(mut args: lexopt::Parser) -> Result<bool> {
-    let mut names = Vec::new();
+    let (mut names, mut staged) = (Vec::new(), false);
     while let Some(arg) = args.next()? {
         match arg {
             Long("only") => names.push(args.value()?.string()?),
+            Long("staged") => staged = true,
             Long("list") => {
                 print!("{}", qualify::list());
                 return Ok(true);
@@ -140,7 +162,7 @@ fn qualify(mut args: lexopt::Parser) -> Result<bool> {
             other => return Err(other.unexpected().into()),
         }
     }
-    qualify::run(&names)
+    qualify::run(&names, staged)
 }
 
 fn run_programs(mut args: lexopt::Parser) -> Result<bool> {
@@ -156,13 +178,21 @@ fn run_programs(mut args: lexopt::Parser) -> Result<bool> {
 }
 
 fn fuzz_targets(mut args: lexopt::Parser) -> Result<()> {
-    let (mut seconds, mut targets) = (60, Vec::new());
+    let (mut seconds, mut targets, mut executions, mut seed) = (60, Vec::new(), None, 1);
     while let Some(arg) = args.next()? {
         match arg {
             Long("seconds") => seconds = args.value()?.parse()?,
+            Long("coverage") => return no_more(args).and_then(|()| fuzz::measure()),
+            Long("executions") => executions = Some(args.value()?.parse()?),
+            Long("seed") => seed = args.value()?.parse()?,
             Value(target) => targets.push(target.string()?),
             other => return Err(other.unexpected().into()),
         }
+    }
+    match (executions, &targets[..]) {
+        (Some(executions), [name]) if name == "dispatch" => return fuzz::dispatch(executions, seed),
+        (Some(_), _) => bail!("--executions is for: cargo xtask fuzz dispatch"),
+        (None, _) => {}
     }
     match fuzz::run(seconds, &targets)?.failed {
         0 => Ok(()),
@@ -185,6 +215,19 @@ fn build(mut args: lexopt::Parser) -> Result<()> {
     Ok(())
 }
 
+fn make_deb(mut args: lexopt::Parser) -> Result<()> {
+    let (mut staged, mut trial) = (false, false);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("staged") => staged = true,
+            Long("try") => trial = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    deb::build(staged)?;
+    if trial { deb_trial::run() } else { Ok(()) }
+}
+
 fn build_images(mut args: lexopt::Parser) -> Result<()> {
     let (mut debug, mut no_build) = (false, false);
     while let Some(arg) = args.next()? {
@@ -198,7 +241,10 @@ fn build_images(mut args: lexopt::Parser) -> Result<()> {
     if !no_build {
         stage::build(&stage::Options { debug, strip: true })?;
     }
-    for archive in images::build()? {
+    let progress = progress::Progress::start("making images");
+    let archives = images::build()?;
+    drop(progress);
+    for archive in archives {
         println!("{}", archive.display());
     }
     Ok(())

@@ -17,6 +17,9 @@ use std::process::Command;
 /// The services of a node, each a program of its own.
 pub const DAEMONS: [&str; 3] = ["bulkhead-spawner", "bulkhead-broker", "bulkhead-exporter"];
 
+/// The crates whose programs and libraries are staged.
+pub const PACKAGES: [&str; 5] = ["bulkhead", "proxy", "libcuda", "libnvml", "guest"];
+
 #[derive(Default)]
 pub struct Options {
     /// Quicker to build, slower to run.
@@ -27,19 +30,23 @@ pub struct Options {
 
 pub fn build(options: &Options) -> Result<()> {
     let mut cargo = sh::cargo();
-    let packages = ["bulkhead", "proxy", "libcuda", "libnvml", "guest"];
-    cargo.arg("build").args(packages.iter().flat_map(|package| ["--package", package]));
+    cargo.arg("build").args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
-    let (bin, lib) = dirs(&paths::stage())?;
-    place(&built.join("bulkhead"), &bin.join("bulkhead"), options.strip)?;
+    place_all(&built, &paths::stage(), options.strip)
+}
+
+/// Lays out what cargo has left in a directory as an installed Bulkhead is.
+pub fn place_all(built: &Path, tree: &Path, strip: bool) -> Result<()> {
+    let (bin, lib) = dirs(tree)?;
+    place(&built.join("bulkhead"), &bin.join("bulkhead"), strip)?;
     for name in DAEMONS.iter().chain(&["bulkhead-init"]) {
-        place(&built.join(name), &lib.join(name), options.strip)?;
+        place(&built.join(name), &lib.join(name), strip)?;
     }
     for (from, name) in [("libcuda.so", "libcuda.so"), ("libnvidia_ml.so", "libnvidia-ml.so")] {
         let soname = format!("{name}.1");
-        place(&built.join(from), &lib.join(&soname), options.strip)?;
+        place(&built.join(from), &lib.join(&soname), strip)?;
         let link = lib.join(name);
         if fs::symlink_metadata(&link).is_err() {
             std::os::unix::fs::symlink(&soname, &link).with_context(|| format!("cannot link {name}"))?;

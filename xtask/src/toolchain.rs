@@ -1,10 +1,12 @@
 //! `cargo xtask toolchain`: what compiles CUDA programs on a machine without a GPU, from PyPI; and an older nvcc, which
 //! knows GPUs that the one on PyPI does not, from Debian.
 
+use crate::progress::Progress;
 use crate::{paths, sh};
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LOCK: &str = include_str!("../toolchain.lock");
@@ -17,7 +19,7 @@ const OLDER_PACKAGE: &str = "pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-too
 const OLDER_SHA256: &str = "cd5fe85aee38d108b315f408a688641478f2402622a10c677478eb7a6c4e5319";
 
 /// The runtime that belongs to the compiler.
-const OWN_RUNTIME: &str = "13.0";
+pub const OWN_RUNTIME: &str = "13.0";
 
 /// A line of toolchain.lock.
 struct Wheel {
@@ -36,17 +38,35 @@ impl Wheel {
     }
 
     fn fetch(&self) -> Result<()> {
-        let mut python = Command::new("python3");
-        python.args(["-c", FETCH, self.package, self.version, self.sha256]).arg(paths::cuda().join(self.into));
-        python.args(self.keep);
-        let done = sh::capture(&mut python)?;
-        if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr);
-            bail!("cannot fetch {}", said.lines().last().unwrap_or("the wheel: python3 said nothing"));
-        }
+        fetch_wheel(self.package, self.version, self.sha256, &paths::cuda().join(self.into), self.keep)?;
         fs::create_dir_all(paths::cuda().join("stamps"))?;
         fs::write(self.stamp(), "").context("cannot note that the wheel is unpacked")
     }
+}
+
+/// Fetches a wheel from PyPI by its hash and unpacks what is below its `nvidia/<name>/`, of that only the directory `keep` if
+/// there is one; all of the wheel if it is `*`.
+pub fn fetch_wheel(package: &str, version: &str, sha256: &str, into: &Path, keep: Option<&str>) -> Result<()> {
+    let mut python = Command::new("python3");
+    python.args(["-c", FETCH, package, version, sha256]).arg(into).args(keep);
+    let done = sh::capture(&mut python)?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        bail!("cannot fetch {}", said.lines().last().unwrap_or("the wheel: python3 said nothing"));
+    }
+    Ok(())
+}
+
+/// Packages of the compiler's lock that end up in programs, with their versions.
+pub fn linked() -> impl Iterator<Item = (&'static str, &'static str)> {
+    wheels()
+        .filter(|wheel| wheel.into.strip_prefix("runtime/") == Some(OWN_RUNTIME))
+        .map(|wheel| (wheel.package, wheel.version))
+}
+
+/// Packages of the compiler's lock with which programs are compiled: name, version and hash.
+pub fn compilers() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    wheels().filter(|wheel| wheel.into == "nvcc").map(|wheel| (wheel.package, wheel.version, wheel.sha256))
 }
 
 fn stamp(dir: &str, sha256: &str) -> PathBuf {
@@ -152,13 +172,17 @@ fn fetch(wanted: impl Fn(&Wheel) -> bool) -> Result<()> {
     }
     let cuda = paths::cuda();
     println!("fetching the CUDA compiler and runtimes ({} wheels from PyPI) into {}", missing.len(), cuda.display());
+    let dirs: BTreeSet<PathBuf> = missing.iter().map(|wheel| cuda.join(wheel.into)).collect();
+    let progress = Progress::of_downloads("  fetching", missing.len(), dirs.into_iter().collect());
     let fetched = sh::parallel(&missing, |wheel| {
         let done = wheel.fetch();
         if done.is_ok() {
-            println!("  {} {}", wheel.package, wheel.version);
+            progress.part_done();
+            progress.say(&format!("  {} {}", wheel.package, wheel.version));
         }
         done
     });
+    drop(progress);
     fetched.into_iter().collect::<Result<Vec<()>>>()?;
     // nvcc looks for its libraries in lib64, where the wheels have lib.
     let lib64 = cuda.join("nvcc/lib64");

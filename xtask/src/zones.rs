@@ -7,7 +7,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use xtask::programs::{Binary, Linkage, Wanted};
 use xtask::report::Counts;
-use xtask::{paths, programs, sh};
+use xtask::{paths, programs, sh, toolchain};
+
+use crate::traffic;
 
 /// A program that hangs must not hang the tests. Far above what any of them takes.
 const PATIENCE: &str = "300";
@@ -50,8 +52,22 @@ fn run_one(binary: &Binary) -> (Result<()>, Duration) {
     command.args(["run", "--backend", "soft", "--zone", "test"]);
     command.args(binary.program.memory.iter().flat_map(|memory| ["--memory", memory]));
     command.arg("--").arg(&binary.path).args(&binary.program.args);
-    let result = sh::capture(&mut command).and_then(|output| verdict(&output));
+    let own = binary.linkage == Linkage::Static && binary.runtime == toolchain::OWN_RUNTIME;
+    let result = if own && traffic::is_counted(&binary.program.name) {
+        run_counted(binary, command)
+    } else {
+        sh::capture(&mut command).and_then(|output| verdict(&output))
+    };
     (result, start.elapsed())
+}
+
+/// Runs a program and compares what it sent with the table.
+fn run_counted(binary: &Binary, mut command: Command) -> Result<()> {
+    let name = &binary.program.name;
+    let trace = traffic::trace_file(name)?;
+    command.env("BULKHEAD_TRACE", "1").env("BULKHEAD_TRACE_FILE", &trace);
+    verdict(&sh::capture(&mut command)?)?;
+    traffic::check(name, &trace)
 }
 
 /// A program passes when it says PASS last and exits with 0; otherwise all that it said matters.

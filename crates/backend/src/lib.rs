@@ -4,10 +4,15 @@
 //! nobody along.
 #![warn(unreachable_pub)]
 
+pub mod calls;
 pub mod checkpoint;
 mod load;
 pub mod meter;
+pub mod recorder;
 pub mod selftest;
+mod soft_page;
+pub mod spin;
 pub mod survey;
 
 pub use load::{LoadError, VISIBLE, load, load_library, show};
+pub use soft_page::soft_page;

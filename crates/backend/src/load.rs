@@ -12,6 +12,9 @@ use control::mig::Instance;
 /// The variable by which a driver is told what to show.
 pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
+/// The variable that says in which order a driver numbers its devices.
+const ORDER: &str = "CUDA_DEVICE_ORDER";
+
 /// Why no driver could be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -33,6 +36,12 @@ pub fn load(backend: &Backend) -> Result<Driver, LoadError> {
             {
                 show(&uuid_of(library, instance)?);
             }
+            crate::recorder::start();
+            if std::env::var_os(ORDER).is_none() {
+                // As zones and NVML count; a client that wants another order says so.
+                // SAFETY: the process has one thread until its driver starts.
+                unsafe { std::env::set_var(ORDER, "PCI_BUS_ID") };
+            }
             let failed = |source| LoadError::Library { path: library.display().to_string(), source };
             // SAFETY: the operator names NVIDIA's library; its initialisers are as trusted as the driver.
             unsafe { load_library(library) }.map_err(failed)
@@ -45,6 +54,8 @@ pub fn load(backend: &Backend) -> Result<Driver, LoadError> {
                 None => *number,
             };
             softgpu::show_only(only.iter().map(|number| slot(number) as usize).collect());
+            // Without a page it cannot be stopped, and computes all the same.
+            crate::soft_page::install();
             let config = softgpu::Config { devices: (devices * parts) as usize, memory: memory / u64::from(parts) };
             Ok(softgpu::driver(config))
         }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::worker_logs::WorkerLogs;
+use control::driver_filter::DriverFilter;
 use control::jail::{Missing, Part};
 use control::spawner::{Child, Confined, Program, Spawner};
 
@@ -33,6 +34,11 @@ impl Launcher {
 
     pub(crate) fn missing(&self) -> Missing {
         self.missing
+    }
+
+    /// What of the filter before NVIDIA's driver is in force.
+    pub(crate) fn driver_filter(&self, wanted: DriverFilter) -> DriverFilter {
+        if self.missing.contains(Part::DriverFilter) { DriverFilter::Off } else { wanted }
     }
 
     pub(crate) fn set_missing(&mut self, missing: Missing) {

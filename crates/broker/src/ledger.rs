@@ -1,5 +1,8 @@
-//! A zone's memory account, over all its workers: what they asked for, and what was found that they use beyond it (the
+//! A zone's account of one GPU's memory, or of pinned host memory, over all its workers: what they asked for, and what was
+//! found that they use beyond it (the
 //! driver's own memory: contexts, code, heaps, stacks). Pure arithmetic: no input can make it panic, wrap or go below what others hold.
+
+use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -16,21 +19,37 @@ pub(crate) struct Account {
     charged: u64,
     /// What it uses beyond that, as somebody else has found.
     beyond: u64,
+    /// Part of it that it is only suspected of: it counts, and nobody is ended for it.
+    suspected: u64,
 }
 
 /// What one worker holds of its zone's accounts.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    pub device: Account,
-    /// Host memory pinned for the GPU.
+    /// By the GPU's number.
+    pub gpus: BTreeMap<u32, Account>,
+    /// Host memory pinned for GPUs.
     pub pinned: Account,
 }
 
 /// Memory that has an account of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    Device,
+    /// Of the GPU with this number.
+    Gpu(u32),
     Pinned,
+}
+
+impl Accounts {
+    /// What was granted of a GPU.
+    pub(crate) fn charged(&self, gpu: u32) -> u64 {
+        self.gpus.get(&gpu).map_or(0, Account::charged)
+    }
+
+    /// All that counts on all GPUs.
+    pub(crate) fn total(&self) -> u64 {
+        self.gpus.values().fold(0, |sum: u64, account| sum.saturating_add(account.total()))
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +63,11 @@ impl Account {
 
     pub(crate) fn beyond(&self) -> u64 {
         self.beyond
+    }
+
+    /// The part of it that is certain.
+    pub(crate) fn certainly_beyond(&self) -> u64 {
+        self.beyond.saturating_sub(self.suspected)
     }
 
     /// All that counts against the limit.
@@ -91,9 +115,10 @@ impl Ledger {
         bytes
     }
 
-    /// Takes note of what the driver says that a worker uses. More than it was granted counts from now on, even beyond
+    /// Takes note of what the driver says that a worker uses, a part of which may be suspected only. More than it was granted counts from now on, even beyond
     /// the limit: then nothing is granted any more.
-    pub(crate) fn observe(&mut self, account: &mut Account, measured: u64) {
+    pub(crate) fn observe(&mut self, account: &mut Account, measured: u64, suspected: u64) {
+        account.suspected = suspected;
         let others = self.used.saturating_sub(account.beyond);
         account.beyond = measured.saturating_sub(account.charged).min(u64::MAX - others);
         self.used = others + account.beyond;
@@ -105,13 +130,16 @@ impl Ledger {
         let bytes = bytes.min(u64::MAX - self.used);
         self.used += bytes;
         self.peak = self.peak.max(self.used);
-        Account { charged: bytes, beyond: 0 }
+        Account { charged: bytes, ..Account::default() }
     }
 
     pub(crate) fn close(&mut self, account: Account) {
         self.used = self.used.saturating_sub(account.total());
     }
 }
+
+#[cfg(test)]
+mod exhaustive;
 
 #[cfg(test)]
 mod tests {
@@ -159,22 +187,22 @@ mod tests {
         let (mut a, mut b) = (Account::default(), Account::default());
         ledger.charge(&mut a, 20).unwrap();
         // Its context and its code cost 50 beyond what it asked for.
-        ledger.observe(&mut a, 70);
+        ledger.observe(&mut a, 70, 0);
         assert_eq!((ledger.used, a.charged(), a.total()), (70, 20, 70));
         assert_eq!(ledger.charge(&mut b, 31), Err(OverLimit));
         ledger.charge(&mut a, 30).unwrap();
         assert_eq!(ledger.used, 100);
-        ledger.observe(&mut a, 100);
+        ledger.observe(&mut a, 100, 0);
         assert_eq!(ledger.used, 100, "what it was granted meanwhile does not count twice");
         // Nobody gives back what it never asked for, and it may be more than the limit.
         assert_eq!(ledger.release(&mut a, u64::MAX), 50);
-        ledger.observe(&mut a, 500);
+        ledger.observe(&mut a, 500, 0);
         assert_eq!((ledger.used, ledger.charge(&mut b, 1)), (500, Err(OverLimit)));
-        ledger.observe(&mut a, u64::MAX);
+        ledger.observe(&mut a, u64::MAX, 0);
         ledger.charge(&mut b, 1).unwrap_err();
-        ledger.observe(&mut a, 0);
+        ledger.observe(&mut a, 0, 0);
         assert_eq!(ledger.used, 0);
-        ledger.observe(&mut a, 10);
+        ledger.observe(&mut a, 10, 0);
         ledger.close(a);
         assert_eq!(ledger.used, 0);
     }

@@ -17,6 +17,7 @@ mod clients;
 mod launcher;
 mod ledger;
 mod monitor;
+mod preemption;
 mod reactor;
 mod reload;
 mod scheduler;
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 use control::ZoneName;
 use control::ZoneSettings;
 use control::backend::Backend;
+use control::driver_filter::DriverFilter;
 use control::grant::Grant;
 use control::host_defaults::HostDefaults;
 use control::jail::{Demand, Missing};
@@ -49,11 +51,13 @@ use clients::{Clients, Door, handshake};
 use launcher::Launcher;
 pub use monitor::Meter;
 use monitor::Monitor;
+use preemption::Preemption;
 use reactor::{Reactor, Source};
 use reload::LiveConfig;
 pub use reload::Reload;
 use scheduler::{Scheduler, Verdict};
 use sharing::Sharing;
+pub use sharing::Strangers;
 pub use state_dir::{StateDir, StateDirError};
 pub use suspend::Suspend;
 use suspend::Suspension;
@@ -70,6 +74,8 @@ pub struct Config {
     pub grants: Vec<Grant>,
     pub spare_workers: usize,
     pub jail: Demand,
+    /// What is to stand between workers and NVIDIA's driver.
+    pub driver_filter: DriverFilter,
     /// First of the user ids that workers get, one each, where their spawner is root.
     pub worker_uids: u32,
     /// What each context is charged with, on its zone's account.
@@ -78,8 +84,8 @@ pub struct Config {
     pub host_defaults: HostDefaults,
     /// Who looks at what workers really use; none where nobody can.
     pub meter: Option<Meter>,
-    /// When idle clients are suspended; none: never.
-    pub suspend: Option<Suspend>,
+    /// How clients are suspended.
+    pub suspend: Suspend,
     pub max_clients_per_zone: usize,
     /// Workers of all zones together, at most as many as there are slots.
     pub max_workers: usize,
@@ -124,6 +130,7 @@ pub struct Broker {
     admin: Admin,
     sharing: Sharing,
     monitor: Monitor,
+    preemption: Preemption,
     suspend: Suspension<Child>,
     scheduler: Scheduler,
 }
@@ -155,6 +162,7 @@ impl Broker {
             admin,
             sharing: Sharing::new(),
             monitor: Monitor::default(),
+            preemption: Preemption::new(),
             scheduler,
         };
         broker.adopt().map_err(|source| StartError::Serve { path: broker.state_dir.path().to_owned(), source })?;
@@ -183,6 +191,7 @@ impl Broker {
         loop {
             self.keep_spares();
             self.keep_meter();
+            self.keep_preemptor();
             self.keep_previous_listener();
             let until = self.next_deadline();
             for source in self.reactor.wait(until)? {
@@ -215,6 +224,8 @@ impl Broker {
                     Source::WorkersClient(id) => self.on_clients_exit(id),
                     Source::Inventory => self.on_inventory(),
                     Source::Meter => self.on_meter(),
+                    Source::Preemptor => self.on_preemptor(),
+                    Source::PreemptionTest => self.on_preemption_test(),
                     Source::Scheduler => self.on_verdicts(),
                     Source::Mover(id) => self.on_mover(id),
                 }
@@ -248,13 +259,19 @@ impl Broker {
         self.save_zones()
     }
 
-    /// Ends workers that keep the GPU from others.
+    /// Ends workers that keep the GPU from others, and has others' work stopped and resumed, and slices set.
     fn on_verdicts(&mut self) {
+        for (id, stop) in self.scheduler.take_stops() {
+            self.preempt(id, stop);
+        }
+        for (id, slice) in self.scheduler.take_slices() {
+            self.set_slice(id, slice);
+        }
         for (id, verdict) in self.scheduler.take_verdicts() {
             let Some(worker) = self.workers.get_mut(id) else { continue };
             let Some(zone) = worker.zone().cloned() else { continue };
             let why = match verdict {
-                Verdict::Runaway => "its work did not end while other zones waited",
+                Verdict::Runaway => "its work has not ended within the watchdog's time while other zones waited",
                 Verdict::Silent => "it does not report to the scheduler",
             };
             tracing::warn!(%zone, pid = worker.client_pid(), worker = worker.pid, "worker ended: {why}");
@@ -276,6 +293,7 @@ impl Broker {
             self.monitor.inventory.next_deadline(),
             self.monitor.utilization.next_deadline(),
             self.monitor.meter.next_deadline(),
+            self.preemption.next_deadline(),
             self.next_expiry(now),
             self.launcher.spawner().deadline(),
             self.suspend.next_deadline(),
@@ -288,6 +306,7 @@ impl Broker {
         self.expire_clients(now);
         self.clients.listeners.reopen(&self.reactor, now);
         self.monitor.inventory.kill_if_late(now);
+        self.expire_preemption(now);
         self.observe_workers(now);
         self.end_expired();
         if self.launcher.spawner().deadline().is_some_and(|deadline| deadline <= now) {

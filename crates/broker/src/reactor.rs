@@ -35,6 +35,8 @@ pub(crate) enum Source {
     WorkersClient(u64),
     Inventory,
     Meter,
+    Preemptor,
+    PreemptionTest,
     Scheduler,
     /// The process that moves a worker's memory.
     Mover(u64),
@@ -65,6 +67,8 @@ impl Source {
             Self::StatusListener => 18,
             Self::Users(id) => id << 5 | 19,
             Self::PreviousRejoinListener => 20,
+            Self::Preemptor => 21,
+            Self::PreemptionTest => 22,
         }
     }
 
@@ -92,6 +96,8 @@ impl Source {
             18 => Self::StatusListener,
             19 => Self::Users(id),
             20 => Self::PreviousRejoinListener,
+            21 => Self::Preemptor,
+            22 => Self::PreemptionTest,
             _ => return None,
         })
     }
@@ -182,6 +188,8 @@ mod tests {
             WorkersClient(7),
             Inventory,
             Meter,
+            Preemptor,
+            PreemptionTest,
             Scheduler,
         ];
         for source in all {

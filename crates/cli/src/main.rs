@@ -11,6 +11,8 @@ mod library;
 #[cfg(feature = "kubernetes")]
 mod node;
 mod private_proxy;
+mod program;
+mod progress;
 mod signals;
 mod soft_cache;
 mod terminal;
@@ -61,6 +63,9 @@ fn main() -> ExitCode {
         Verb::XenBackend { state_dir, guest_memory } => verbs::xen_backend::run(state_dir, guest_memory),
         Verb::Topology(args) => verbs::topology::run(&args),
         Verb::Doctor(args) => verbs::doctor::run(args),
+        Verb::Preemptor => verbs::preemptor::run(),
+        Verb::PreemptionTest(args) => verbs::preemption_test::run(&args),
+        Verb::DriverCalls(args) => verbs::driver_calls::run(&args),
         Verb::Survey { backend, zone } => verbs::topology::look(&backend, zone),
         Verb::Selftest { open } => verbs::selftest::run(open.as_deref()),
         Verb::Bench(args) => verbs::bench::run(&args),
@@ -85,15 +90,42 @@ fn after(verb: &str) -> Vec<OsString> {
     std::env::args_os().skip_while(|argument| argument != verb).skip(1).collect()
 }
 
-/// The error without the usage that follows it, which `--help` prints.
+/// The error without the usage that follows it, which `--help` prints; hints behind semicolons.
 fn one_line(text: &str) -> String {
     let lines =
         text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let joined = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let mut joined = String::new();
+    // Who misspelt an option does not want to know how to pass it to a program.
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("tip: to pass ")) {
+        let (separator, line) = match line.strip_prefix("tip: ") {
+            Some(tip) => ("; ", tip),
+            None => (" ", line),
+        };
+        joined = if joined.is_empty() { line.to_owned() } else { joined + separator + line };
+    }
     joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
 }
 
 /// The definition from which help, man page and completions are generated.
 fn command() -> clap::Command {
     Bulkhead::command()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_arguments_is_one_line() {
+        let said = |words: &[&str]| one_line(&Bulkhead::try_parse_from(words).unwrap_err().to_string());
+        assert_eq!(
+            said(&["bulkhead", "run", "--mem", "2GiB", "--", "true"]),
+            "unexpected argument '--mem' found; a similar argument exists: '--memory'"
+        );
+        assert_eq!(
+            said(&["bulkhead", "statuss"]),
+            "unrecognized subcommand 'statuss'; a similar subcommand exists: 'status'"
+        );
+        assert_eq!(said(&["bulkhead", "run"]), "the following required arguments were not provided: <CMD>...");
+    }
 }

@@ -1,12 +1,13 @@
 //! Shared by the commands for Kubernetes.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use bulkhead_kube::inject::Places;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::NodeArgs;
+use crate::args::{NodeArgs, Probe};
 use crate::exit::{Exit, Failure};
 use crate::library;
 
@@ -28,6 +29,17 @@ impl NodeArgs {
 
     pub(crate) fn admin_socket(&self) -> PathBuf {
         self.state_dir.join("admin.sock")
+    }
+}
+
+/// Asks the server of this name in the same network namespace. What it waits for is the line that `kubectl describe` shows.
+pub(crate) fn probe(name: &str, probe: Probe) -> Result<ExitCode, Failure> {
+    let unreachable = |line: String| Failure::new(Exit::ProxyUnreachable, line);
+    let said =
+        bulkhead_kube::health::ask(name).map_err(|error| unreachable(format!("no {name} answers: {error}")))?;
+    match (probe, said) {
+        (Probe::Ready, Some(why)) => Err(unreachable(format!("not ready: {why}"))),
+        (Probe::Ready, None) | (Probe::Live, _) => Ok(ExitCode::SUCCESS),
     }
 }
 

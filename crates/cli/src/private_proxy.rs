@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::args::{BackendArgs, JailArg};
 use crate::exit::{Exit, Failure};
+use crate::progress::Progress;
 use crate::soft_cache;
 
 const PREFIX: &str = "bulkhead-run-";
@@ -46,6 +47,8 @@ impl PrivateProxy {
         arguments.extend(backend.to_arguments());
         arguments.extend(soft_cache::path().into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
         let mut proxy = Self { dir, _owner: owner, arguments, process: None };
+        // A driver of a busy node takes its time.
+        let _progress = Progress::of("starting a proxy");
         proxy.restart()?;
         Ok(proxy)
     }

@@ -79,7 +79,7 @@ Examples:
 
   Run it from a disk image, which is read into the domain's memory on demand:
       docker export $(docker create pytorch/pytorch) | sqfstar pytorch.squashfs
-      bulkhead xen run --root-disk pytorch.squashfs --memory 8GiB --gpu-memory 2GiB -- python train.py
+      bulkhead xen run --root-disk pytorch.squashfs --gpu-memory 2GiB -- python train.py
 
 The exit status is the program's, or 128+n if signal n killed it. Signals are forwarded to it; the third SIGINT, \
 SIGTERM, SIGHUP or SIGQUIT destroys the domain. The domain is destroyed when this command exits.";
@@ -108,12 +108,15 @@ pub(crate) struct XenRunArgs {
     /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub gpu_memory: Option<u64>,
-    /// Weight of the zone's GPU time relative to other zones
+    /// Weight of the zone's GPU time relative to other zones (default: 100)
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
     pub share: Option<u32>,
     /// Zone of the domain (default: a new one that exists while the domain runs)
     #[arg(long, value_name = "NAME")]
     pub zone: Option<ZoneName>,
+    /// Change the limits of a zone that exists (without it, other limits than the zone has are refused)
+    #[arg(long, requires = "zone")]
+    pub update: bool,
     /// Image directory, as built by `bulkhead image build`
     #[arg(long, value_name = "DIR", default_value = IMAGE)]
     pub image: PathBuf,
@@ -139,11 +142,17 @@ pub(crate) struct XenRunArgs {
     /// Allocate a terminal for the program
     #[arg(long, short)]
     pub terminal: bool,
-    /// Boot timeout in seconds
+    /// Time that the domain may take to boot, such as 2m
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = control::duration::parse)]
     pub boot_timeout: Duration,
     /// Admin socket of the proxy
-    #[arg(long, value_name = "PATH", default_value = "/run/bulkhead/admin.sock")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = control::env_vars::ADMIN_SOCKET,
+        hide_env_values = true,
+        default_value = "/run/bulkhead/admin.sock"
+    )]
     pub socket: PathBuf,
     /// Program and its arguments (default: from the tenant's image)
     #[arg(trailing_var_arg = true, value_name = "CMD")]

@@ -234,7 +234,8 @@ fn grants_are_given_by_hand_and_by_the_file() {
     let text = String::from_utf8(node.run(&["grants", "list"]).stdout).unwrap();
     assert!(text.lines().any(|line| line.starts_with("c ") && line.contains("read-write")), "{text}");
     refused(&node.run(&["grants", "allow", "a", "a"]), 65, &["itself"]);
-    refused(&node.run(&["grants", "allow", "a", "x"]), 65, &["no zone x"]);
+    refused(&node.run(&["grants", "allow", "a", "x"]), 66, &["zone \"x\" does not exist", "a, b, c"]);
+    refused(&node.run(&["grants", "revoke", "x", "a"]), 66, &["zone \"x\" does not exist"]);
     refused(&node.run(&["grants", "allow", "a", "../x"]), 2, &["../x"]);
     refused(&node.run(&["grants", "revoke", "b", "a"]), 65, &["b grants a nothing"]);
     // What the file no longer says goes; what was given by hand stays, until its zone goes.
@@ -255,7 +256,10 @@ fn zones_are_managed_while_they_are_used() {
     assert_eq!(made["limits"]["cap"], 40);
     let socket = PathBuf::from(made["socket"].as_str().unwrap());
     refused(&node.run(&["zones", "create", "t"]), 65, &["t", "already"]);
-    refused(&node.run(&["zones", "set", "u", "--share", "3"]), 66, &["no such zone", "t"]);
+    refused(&node.run(&["zones", "set", "u", "--share", "3"]), 66, &["zone \"u\" does not exist", "t"]);
+    for verb in ["freeze", "thaw", "kill", "remove"] {
+        refused(&node.run(&["zones", verb, "u"]), 66, &["zone \"u\" does not exist", "t"]);
+    }
     refused(&node.run(&["zones", "set", "t"]), 2, &["nothing to change"]);
     refused(&node.run(&["zones", "set", "t", "--cap", "101"]), 2, &["--cap", "100"]);
     refused(&node.run(&["zones", "create", "../x"]), 2, &["../x"]);
@@ -279,6 +283,28 @@ fn zones_are_managed_while_they_are_used() {
     refused(&bulkhead(&["zones", "list", "--socket", "/nowhere"]).output().unwrap(), 69, &["/nowhere"]);
     let killed = node.logged("zone killed");
     assert_eq!((&killed["zone"], &killed["level"], &killed["workers"]), (&"t".into(), &"warn".into(), &2.into()));
+}
+
+#[test]
+fn names_are_waited_for_with_a_programs_status_and_in_json() {
+    let node = Node::start("[zones.a]\n");
+    let ipc = |arguments: &[&str]| {
+        let mut command = bulkhead(&[&["ipc"], arguments].concat());
+        command.env("BULKHEAD_SOCKET", node.socket("a"));
+        command
+    };
+    let mut publisher = ipc(&["publish", "n", "--consumers", "2", "--json"]);
+    let publisher = publisher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let killed = ipc(&["wait", "n", "--", "sh", "-c", "kill -TERM $$"]).output().unwrap();
+    assert_eq!(killed.status.code(), Some(128 + 15));
+    let failed = ipc(&["wait", "n", "--", "sh", "-c", "exit 7"]).output().unwrap();
+    assert_eq!(failed.status.code(), Some(7));
+    let output = publisher.wait_with_output().unwrap();
+    refused(&output, 80, &["2 consumers died"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let died = events.iter().filter(|event| event["event"] == "died" && event["zone"] == "a").count();
+    assert_eq!((events.len(), died), (4, 2), "{lines}");
 }
 
 #[test]
@@ -349,7 +375,9 @@ fn metrics_health_and_the_page_are_served() {
     until("it is ready", || node.get("/readyz").0 == 200);
     assert_eq!(node.metric(&format!("bulkhead_zone_workers{labels}")), Some(0.0));
     assert_eq!(node.metric(&format!("bulkhead_zone_memory_limit_bytes{labels}")), Some(1_073_741_824.0));
-    assert_eq!(node.metric(&format!("DCGM_FI_DEV_FB_FREE{labels}")), Some(1024.0));
+    let on_gpu = labels.replace('}', ",gpu=\"0\"}");
+    assert_eq!(node.metric(&format!("DCGM_FI_DEV_FB_FREE{on_gpu}")), Some(1024.0));
+    assert_eq!(node.metric(&format!("bulkhead_zone_gpu_memory_limit_bytes{on_gpu}")), Some(1_073_741_824.0));
     let client = connect(&node.socket("a")).unwrap();
     until("the program is seen", || node.metric(&format!("bulkhead_zone_workers{labels}")) == Some(1.0));
     drop(client);

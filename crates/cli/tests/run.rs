@@ -119,9 +119,14 @@ fn the_programs_status_and_environment_are_passed_on() {
         format!("LD_LIBRARY_PATH={}", library.display()),
         format!("TRITON_LIBCUDA_PATH={}", library.display()),
         format!("BULKHEAD_SOCKET={}", place.path.join("run").display()),
+        // Without it CuPy compiles what the software GPU cannot run.
+        "CUPY_COMPILE_WITH_PTX=1".to_owned(),
     ] {
         assert!(text.lines().any(|known| known.starts_with(&line)), "{line}");
     }
+    let mut command = place.bulkhead(&["run", "--backend", "soft", "--", "sh", "-c", "echo $CUPY_COMPILE_WITH_PTX"]);
+    let output = command.env("CUPY_COMPILE_WITH_PTX", "0").output().unwrap();
+    assert_eq!(output.stdout, b"0\n", "what the user says counts");
     let output = place.run(&["run", "--backend", "soft", "--", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(output.status.code(), Some(128 + 15));
     place.nothing_is_left();
@@ -141,6 +146,13 @@ fn bad_input_is_one_clear_line_with_a_status_of_its_own() {
     refused(&place.run(&["run", "--backend", "abacus", "--", "true"]), 2, &["abacus", "soft"]);
     refused(&place.run(&["run", "--", "no-such-program"]), 127, &["no-such-program"]);
     refused(&place.run(&["run", "--", "/etc/passwd"]), 126, &["/etc/passwd"]);
+    // The same failures have the same statuses, whoever runs the program, and are told before anything is waited for.
+    refused(&place.run(&["ipc", "wait", "name", "--", "no-such-program"]), 127, &["no-such-program"]);
+    refused(&place.run(&["ipc", "wait", "name", "--", "/etc/passwd"]), 126, &["/etc/passwd"]);
+    refused(&place.run(&["ipc", "wait", "name", "--zone-socket", "/nowhere/sock"]), 69, &["/nowhere/sock"]);
+    refused(&place.run(&["doctor", "--program", "/nope"]), 127, &["/nope"]);
+    refused(&place.run(&["doctor", "--bundle", "/etc/passwd"]), 70, &["/etc/passwd", "exists"]);
+    refused(&place.run(&["doctor", "--bundle", "/nowhere/bundle.tar.gz"]), 70, &["/nowhere/bundle.tar.gz"]);
     refused(&place.run(&["run", "--socket", "/nowhere/admin.sock", "--", "true"]), 69, &["/nowhere/admin.sock"]);
     if !Path::new("/dev/nvidiactl").exists() {
         refused(&place.run(&["run", "--backend", "nvidia", "--", "true"]), 67, &["/dev/nvidiactl"]);
@@ -254,6 +266,10 @@ fn zones_of_a_running_proxy() {
     let mut proxy = Proxy(place.bulkhead(&arguments).stderr(Stdio::null()).spawn().unwrap());
     until("the proxy serves", || place.run(&["status", "--socket", admin]).status.success());
 
+    let limited_on_one = ["zones", "create", "x", "--gpu", "0", "--memory", "1GiB", "--socket", admin];
+    refused(&place.run(&limited_on_one), 2, &["--gpus"]);
+    assert!(place.run(&[&limited_on_one[..], &["--gpus", "0"]].concat()).status.success());
+    assert!(place.run(&["zones", "remove", limited_on_one[2], "--socket", admin]).status.success());
     let zone = |arguments: &[&str]| place.run(&[&["run", "--socket", admin], arguments].concat());
     let output = zone(&["--zone", "team", "--", "sh", "-c", "echo $BULKHEAD_SOCKET"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("{state}/zones/team/sock"));

@@ -1,6 +1,7 @@
 //! Every key of the configuration file, once: what is read, what is suggested for a misspelt one, and the reference in
 //! `docs/operations.md` all come from here.
 
+use control::driver_filter::DriverFilter;
 use control::spawner::SLOTS;
 use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
 
@@ -12,18 +13,20 @@ pub enum Table {
     Log,
     Defaults,
     Zone,
+    ZoneGpu,
     Kubernetes,
     Profile,
     Quota,
 }
 
 impl Table {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Proxy,
         Self::Http,
         Self::Log,
         Self::Defaults,
         Self::Zone,
+        Self::ZoneGpu,
         Self::Kubernetes,
         Self::Profile,
         Self::Quota,
@@ -37,6 +40,7 @@ impl Table {
             Self::Log => "[log]",
             Self::Defaults => "[defaults]",
             Self::Zone => "[zones.NAME]",
+            Self::ZoneGpu => "[zones.NAME.gpu.N]",
             Self::Kubernetes => "[kubernetes]",
             Self::Profile => "[profiles.NAME]",
             Self::Quota => "[quotas.NAMESPACE]",
@@ -50,7 +54,12 @@ impl Table {
             Self::Http => "Metrics, health and the status page.",
             Self::Log => "Logging to stderr.",
             Self::Defaults => "Defaults for the zones in this file.",
-            Self::Zone => "A zone called NAME; one table per zone.",
+            Self::Zone => {
+                "A zone called NAME; one table per zone. Its limits of GPU memory and GPU time apply to each GPU it has."
+            }
+            Self::ZoneGpu => {
+                "What zone NAME has on GPU N (the number of its device node), where that differs from its other GPUs."
+            }
             Self::Kubernetes => {
                 "What the node offers to Kubernetes. Read by `bulkhead device-plugin` and `bulkhead dra`."
             }
@@ -219,7 +228,17 @@ pub const KEYS: &[Key] = &[
         "worker_uids",
         Kind::Number(1000, 0x7000_0000),
         "805306368",
-        "First of 1027 user IDs if the proxy runs as root: one for each worker, then meter, broker and exporter.",
+        "First of 1028 user IDs if the proxy runs as root: one for each worker, then meter, broker, exporter and preemptor.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "driver_filter",
+        Kind::OneOf(&DriverFilter::NAMES),
+        "\"off\"",
+        "NVIDIA only: what stands between a worker that may be compromised and the kernel driver. `refuse`: requests that no \
+         driver library makes are refused. `supervise` (experimental): also, a process beside each worker makes its calls, if \
+         their arguments are allowed. Part of the jail.",
         false,
     ),
     key(
@@ -267,10 +286,46 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         Table::Proxy,
+        "suspend_memory",
+        Kind::SizeOrNone,
+        "half of the machine's",
+        "Host memory for the GPU memory of suspended clients, of all zones together. A client that does not fit is not \
+         suspended. With 0 nobody is.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "suspend_context",
+        Kind::Flag,
+        "false",
+        "NVIDIA only: suspend clients by the driver's checkpoint, which moves the CUDA context and all memory. It takes ten \
+         times as long, and clients that share memory are not suspended. `suspend_memory` does not apply.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "suspend_on_demand",
+        Kind::Flag,
+        "false",
+        "Suspend idle clients when another client allocates memory that its zone may have and the GPU does not have. \
+         Otherwise that allocation fails.",
+        false,
+    ),
+    key(
+        Table::Proxy,
+        "resume_timeout",
+        Kind::Seconds(86_400),
+        "600",
+        "Time that a suspended client waits for GPU memory to continue, before it is ended.",
+        false,
+    ),
+    key(
+        Table::Proxy,
         "watchdog",
         Kind::Seconds(86_400),
         "60",
-        "Time that work may overrun its zone's time slice while other zones wait, before its client is ended. 0 disables.",
+        "Time after which work that does not end is ended with its client while other zones wait: GPU time where work \
+         can be preempted, else time since its zone's turn. 0 disables.",
         false,
     ),
     key(
@@ -313,7 +368,14 @@ pub const KEYS: &[Key] = &[
         "Log level; `BULKHEAD_LOG` overrides it.",
         false,
     ),
-    key(Table::Zone, "memory", Kind::Limit, "unlimited", "GPU memory of all clients of the zone together.", true),
+    key(
+        Table::Zone,
+        "memory",
+        Kind::Limit,
+        "unlimited",
+        "GPU memory of all clients of the zone together, on each GPU.",
+        true,
+    ),
     key(
         Table::Zone,
         "pinned_memory",
@@ -327,7 +389,7 @@ pub const KEYS: &[Key] = &[
         "share",
         Kind::Number(1, MAX_SHARE as u64),
         "100",
-        "Weight of the zone's GPU time relative to other zones.",
+        "Weight of the zone's time on each GPU relative to other zones.",
         true,
     ),
     key(
@@ -335,7 +397,7 @@ pub const KEYS: &[Key] = &[
         "cap",
         Kind::CountLimit(100),
         "unlimited",
-        "Maximum share of GPU time in percent, even if the GPU is idle otherwise.",
+        "Maximum share of each GPU's time in percent, even if the GPU is idle otherwise.",
         true,
     ),
     key(
@@ -346,6 +408,49 @@ pub const KEYS: &[Key] = &[
         "Scheduling priority; zones with a higher one run first.",
         true,
     ),
+    Key {
+        of_one_zone: true,
+        ..key(
+            Table::Zone,
+            "gpus",
+            Kind::Gpus,
+            "all",
+            "GPUs that the zone has, by the numbers of their device nodes.",
+            true,
+        )
+    },
+    key(
+        Table::ZoneGpu,
+        "memory",
+        Kind::Limit,
+        "the zone's",
+        "GPU memory of all clients of the zone on this GPU.",
+        true,
+    ),
+    key(
+        Table::ZoneGpu,
+        "share",
+        Kind::Number(1, MAX_SHARE as u64),
+        "the zone's",
+        "Weight of the zone's time on this GPU.",
+        true,
+    ),
+    key(
+        Table::ZoneGpu,
+        "cap",
+        Kind::CountLimit(100),
+        "the zone's",
+        "Maximum share of this GPU's time in percent.",
+        true,
+    ),
+    key(
+        Table::ZoneGpu,
+        "priority",
+        Kind::Number(0, MAX_PRIORITY as u64),
+        "the zone's",
+        "Scheduling priority on this GPU.",
+        true,
+    ),
     key(
         Table::Zone,
         "host_memory",
@@ -354,6 +459,15 @@ pub const KEYS: &[Key] = &[
         "Host memory of all workers of the zone together, enforced by their cgroup. A client whose worker exceeds it is \
          ended. At least 64MiB. On the software GPU and with `suspend_idle` this includes the clients' GPU memory, and so \
          does the default.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "suspend_memory",
+        Kind::SizeOrNone,
+        "the node's",
+        "Host memory for the GPU memory of the zone's suspended clients. With 0 they are never suspended. It is part of \
+         `host_memory`.",
         true,
     ),
     key(
@@ -557,7 +671,7 @@ pub const KEYS: &[Key] = &[
         "memory",
         Kind::Limit,
         "unlimited",
-        "GPU memory of all clients of the namespace together, whatever their pods requested.",
+        "GPU memory of all clients of the namespace together, on each GPU, whatever their pods requested.",
         true,
     ),
 ];

@@ -8,14 +8,16 @@ pub mod keys;
 pub mod kubernetes;
 mod reader;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use control::backend::Choice;
+use control::driver_filter::DriverFilter;
 use control::grant::{self, Grant};
 use control::jail::Demand;
-use control::zone::{Labels, UNLIMITED, ZoneLimits, ZoneSettings};
+use control::zone::{GpuOverride, Labels, UNLIMITED, ZoneBindings, ZoneLimits, ZoneSettings};
 use control::{ZoneName, zone::Access};
 
 use kubernetes::Kubernetes;
@@ -39,6 +41,7 @@ pub struct File {
     pub max_clients: Option<u16>,
     pub jail: Option<Demand>,
     pub worker_uids: Option<u32>,
+    pub driver_filter: Option<DriverFilter>,
     /// Kernels may reach their process's memory.
     pub allow_hmm: bool,
     pub context_memory: Option<u64>,
@@ -46,6 +49,14 @@ pub struct File {
     /// Host memory of all workers together; without a limit if [`UNLIMITED`].
     pub host_memory: Option<u64>,
     pub suspend_idle: Option<u32>,
+    /// Host memory for GPU memory of suspended clients.
+    pub suspend_memory: Option<u64>,
+    /// The driver moves everything, the context too.
+    pub suspend_context: bool,
+    /// Idle clients make room for allocations.
+    pub suspend_on_demand: bool,
+    /// Seconds.
+    pub resume_timeout: Option<u32>,
     pub watchdog: Option<u32>,
     pub http: Option<SocketAddr>,
     pub http_names: Vec<String>,
@@ -100,8 +111,15 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
     let mut reader = Reader::new(text);
     let tables = reader.tables();
     let proxy = &tables.proxy;
-    let defaults = settings(&tables.defaults, &ZoneSettings::default());
-    let zones = tables.zones.iter().map(|(name, values)| (name.clone(), settings(values, &defaults))).collect();
+    let defaults = settings(&tables.defaults, &BTreeMap::new(), &ZoneSettings::default());
+    let mut zones = Vec::new();
+    for table in &tables.zones {
+        let settings = settings(&table.values, &table.gpus, &defaults);
+        if let Err(error) = settings.check() {
+            reader.complain_of_zone(table, error.to_string());
+        }
+        zones.push((table.name.clone(), settings));
+    }
     let narrow = |value: Option<u64>| value.and_then(|value| u32::try_from(value).ok());
     let small = |value: Option<u64>| value.and_then(|value| u16::try_from(value).ok());
     let file = File {
@@ -124,11 +142,16 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
             _ => Demand::Require,
         }),
         worker_uids: narrow(proxy.number("worker_uids")),
+        driver_filter: proxy.text("driver_filter").and_then(|name| name.parse().ok()),
         allow_hmm: proxy.flag("allow_hmm").unwrap_or(false),
         context_memory: proxy.number("context_memory"),
         overdraft: proxy.number("overdraft"),
         host_memory: if proxy.unlimited("host_memory") { Some(UNLIMITED) } else { proxy.number("host_memory") },
         suspend_idle: narrow(proxy.number("suspend_idle")),
+        suspend_memory: proxy.number("suspend_memory"),
+        suspend_context: proxy.flag("suspend_context").unwrap_or(false),
+        suspend_on_demand: proxy.flag("suspend_on_demand").unwrap_or(false),
+        resume_timeout: narrow(proxy.number("resume_timeout")),
         watchdog: narrow(proxy.number("watchdog")),
         http: tables.http.address("listen"),
         http_names: tables.http.hosts("names").to_vec(),
@@ -136,7 +159,7 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         log_json: tables.log.text("format").map(|format| format == "json"),
         log_level: tables.log.text("level").map(str::to_owned),
         zones,
-        grants: tables.zones.iter().flat_map(|(name, values)| grants(name, values)).collect(),
+        grants: tables.zones.iter().flat_map(|zone| grants(&zone.name, &zone.values)).collect(),
         kubernetes: Kubernetes::read(&tables),
     };
     let problems = reader.problems();
@@ -155,7 +178,7 @@ fn grants(from: &ZoneName, values: &Values) -> Vec<Grant> {
 }
 
 /// What a table says of a zone, on top of what holds without.
-fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
+fn settings(values: &Values, gpus: &BTreeMap<u32, Values>, base: &ZoneSettings) -> ZoneSettings {
     let small = |name: &str| values.number(name).and_then(|value| u32::try_from(value).ok());
     let text = |name: &str, base: &String| values.text(name).map_or_else(|| base.clone(), str::to_owned);
     ZoneSettings {
@@ -170,7 +193,21 @@ fn settings(values: &Values, base: &ZoneSettings) -> ZoneSettings {
             gid: small("gid").or(base.access.gid),
             mode: small("mode").unwrap_or(base.access.mode),
         },
-        bindings: base.bindings.clone(),
+        bindings: ZoneBindings {
+            gpus: values.numbers("gpus").unwrap_or_else(|| base.bindings.gpus.clone()),
+            ..base.bindings.clone()
+        },
+        gpu_limits: gpus.iter().map(|(gpu, values)| (*gpu, gpu_override(values))).collect(),
+    }
+}
+
+fn gpu_override(values: &Values) -> GpuOverride {
+    let small = |name: &str| values.number(name).and_then(|value| u32::try_from(value).ok());
+    GpuOverride {
+        memory: if values.unlimited("memory") { Some(UNLIMITED) } else { values.number("memory") },
+        share: small("share"),
+        cap: if values.unlimited("cap") { Some(100) } else { small("cap") },
+        priority: small("priority"),
     }
 }
 
@@ -191,6 +228,7 @@ fn limits(values: &Values, base: &ZoneLimits) -> ZoneLimits {
         host_memory: bounded("host_memory", base.host_memory),
         graph_nodes: bounded("graph_nodes", base.graph_nodes),
         workers: small("workers").or(base.workers),
+        suspend_memory: values.number("suspend_memory").or(base.suspend_memory),
         host_cpu: if values.unlimited("host_cpu") { None } else { small("host_cpu").or(base.host_cpu) },
     }
 }

@@ -83,17 +83,29 @@ impl Values {
     }
 }
 
+/// `[zones.NAME]`, and `[zones.NAME.gpu.N]` by N.
+pub(crate) struct ZoneTable {
+    pub name: ZoneName,
+    pub values: Values,
+    pub gpus: BTreeMap<u32, Values>,
+    /// Where the zone's name stands.
+    pub place: Range<usize>,
+}
+
 #[derive(Default)]
 pub(crate) struct Tables {
     pub proxy: Values,
     pub http: Values,
     pub log: Values,
     pub defaults: Values,
-    pub zones: Vec<(ZoneName, Values)>,
+    pub zones: Vec<ZoneTable>,
     pub kubernetes: Values,
     pub profiles: Vec<(String, Values)>,
     pub quotas: Vec<(String, Values)>,
 }
+
+/// Where a zone's table has those of its GPUs.
+const GPU: &str = "gpu";
 
 pub(crate) struct Reader<'a> {
     text: &'a str,
@@ -157,20 +169,48 @@ impl<'a> Reader<'a> {
         self.problems.push((span.start, what.replace('\n', " ")));
     }
 
-    fn zones(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<(ZoneName, Values)> {
+    fn zones(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<ZoneTable> {
         let DeValue::Table(zones) = value.get_ref() else {
             self.complain(&value.span(), "zones are tables: write [zones.NAME]".to_owned());
             return Vec::new();
         };
         let mut found = Vec::new();
         for (name, value) in zones {
-            let values = self.table(Table::Zone, value);
+            let (values, gpus) = (self.table(Table::Zone, value), self.gpus(value));
             match name.get_ref().parse::<ZoneName>() {
-                Ok(name) => found.push((name, values)),
+                Ok(zone) => found.push(ZoneTable { name: zone, values, gpus, place: name.span() }),
                 Err(error) => self.complain(&name.span(), error.to_string()),
             }
         }
         found
+    }
+
+    /// The tables of a zone's GPUs.
+    fn gpus(&mut self, zone: &Spanned<DeValue<'_>>) -> BTreeMap<u32, Values> {
+        let DeValue::Table(entries) = zone.get_ref() else { return BTreeMap::new() };
+        let Some((_, value)) = entries.iter().find(|(name, _)| name.get_ref().as_ref() == GPU) else {
+            return BTreeMap::new();
+        };
+        let DeValue::Table(gpus) = value.get_ref() else {
+            self.complain(&value.span(), format!("GPUs are tables: write {}", Table::ZoneGpu.heading()));
+            return BTreeMap::new();
+        };
+        let mut found = BTreeMap::new();
+        for (name, value) in gpus {
+            let values = self.table(Table::ZoneGpu, value);
+            match name.get_ref().parse::<u32>().ok().filter(|gpu| *gpu < control::mig::END) {
+                Some(gpu) => {
+                    found.insert(gpu, values);
+                }
+                None => self.complain(&name.span(), format!("\"{}\" is not the number of a GPU", name.get_ref())),
+            }
+        }
+        found
+    }
+
+    /// What holds for a whole zone, and is wrong.
+    pub(crate) fn complain_of_zone(&mut self, zone: &ZoneTable, what: String) {
+        self.complain(&zone.place.clone(), format!("zone {}: {what}", zone.name));
     }
 
     /// Tables whose names become names of Kubernetes.
@@ -202,6 +242,9 @@ impl<'a> Reader<'a> {
         let mut values = BTreeMap::new();
         for (name, value) in entries {
             let text = name.get_ref().as_ref();
+            if table == Table::Zone && text == GPU {
+                continue;
+            }
             let Some(key) = table.keys().find(|key| key.name == text) else {
                 let hint = suggestion(text, table.keys().map(|key| key.name));
                 self.complain(&name.span(), format!("unknown key \"{text}\" in {}{hint}", table.heading()));

@@ -114,6 +114,24 @@ fn wrong_values_are_refused() {
 }
 
 #[test]
+fn a_zone_has_limits_for_each_gpu() {
+    let text = "[zones.a]\nmemory = \"2GiB\"\ngpus = [0, 3]\n[zones.a.gpu.3]\nmemory = \"unlimited\"\npriority = 4\n";
+    let file = parse(text).unwrap();
+    let (_, settings) = &file.zones[0];
+    assert_eq!((settings.on_gpu(0).memory, settings.on_gpu(0).priority), (Some(2 << 30), 0));
+    assert_eq!((settings.on_gpu(3).memory, settings.on_gpu(3).priority), (None, 4));
+    assert_eq!(settings.bindings.gpus, [0, 3]);
+    assert_eq!(
+        problems("[zones.a]\ngpus = [0]\n[zones.a.gpu.1]\nshare = 5\n"),
+        ["b.toml:1:8: zone a: a limit is set for GPU 1, which the zone does not have"]
+    );
+    assert_eq!(problems("[zones.a.gpu.x]\nshare = 5\n"), ["b.toml:1:14: \"x\" is not the number of a GPU"]);
+    let unknown = "unknown key \"shares\" in [zones.NAME.gpu.N] (did you mean \"share\"?)";
+    assert_eq!(problems("[zones.a.gpu.0]\nshares = 5\n"), [format!("b.toml:2:1: {unknown}")]);
+    assert_eq!(problems("[zones.a]\ngpu = 5\n"), ["b.toml:2:7: GPUs are tables: write [zones.NAME.gpu.N]"]);
+}
+
+#[test]
 fn limits_of_the_host_are_lifted_by_name() {
     let text = "[proxy]\nhost_memory = \"unlimited\"\n[defaults]\nhost_memory = \"3GiB\"\nworkers = 9\n[zones.a]\n\
                 pinned_memory = \"unlimited\"\ngraph_nodes = 5\n[zones.b]\nhost_memory = \"unlimited\"\nworkers = 0\n\

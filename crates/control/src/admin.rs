@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::grant::Grant;
 use super::name::ZoneName;
-use super::zone::{Labels, ZoneChange, ZoneLimits, ZoneSettings};
+use super::zone::{GpuLimits, Labels, ZoneChange, ZoneLimits, ZoneSettings};
 use crate::packet;
 use crate::statistics::WorkerStats;
 
@@ -19,11 +19,12 @@ pub const MAX_MESSAGE: usize = 192 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case")]
 pub enum Request {
-    /// Makes the zone, or sets its limits. With `lease`, a zone made by this goes with the connection.
+    /// Makes the zone, or finds one that has the same memory and share. With `lease`, a zone made by this goes with the
+    /// connection.
     EnsureZone {
         /// Of the zone.
         name: ZoneName,
-        /// In place of what it has.
+        /// Of a new zone.
         limits: ZoneLimits,
         /// The zone ends with the connection, if this made it.
         lease: bool,
@@ -53,6 +54,25 @@ pub enum Request {
         name: ZoneName,
         /// End the clients' processes as well.
         programs: bool,
+    },
+    /// Takes the work of a zone off the GPUs, or lets it go on.
+    FreezeZone {
+        /// Of the zone.
+        name: ZoneName,
+        /// Whether it is to stand still.
+        frozen: bool,
+    },
+    /// Moves the GPU memory of a zone's clients to the host, until they continue.
+    SuspendZone {
+        /// Of the zone.
+        name: ZoneName,
+        /// They do not continue before [`Request::ResumeZone`].
+        hold: bool,
+    },
+    /// Moves it back to the GPU.
+    ResumeZone {
+        /// Of the zone.
+        name: ZoneName,
     },
     /// Ends the zone and its workers. Without `force`, only if it has none.
     RemoveZone {
@@ -115,6 +135,21 @@ pub enum Answer {
     Removed,
     /// Its workers were ended.
     Killed {
+        /// How many.
+        workers: usize,
+    },
+    /// The work of its workers stands still, or goes on.
+    Frozen {
+        /// How many.
+        workers: usize,
+    },
+    /// Workers that were asked to move their memory to the host; the status says how that goes.
+    Suspending {
+        /// How many.
+        workers: usize,
+    },
+    /// Workers whose memory was away.
+    Resuming {
         /// How many.
         workers: usize,
     },
@@ -185,8 +220,26 @@ pub struct Status {
     pub grants: usize,
     /// Memory and events between clients.
     pub sharing: SharingStatus,
+    /// Whether running kernels can be taken off the GPU.
+    #[serde(default)]
+    pub preemption: PreemptionStatus,
+    /// What stands between workers and NVIDIA's driver: `off`, `refuse` or `supervise`.
+    #[serde(default)]
+    pub driver_filter: String,
     /// By name.
     pub zones: Vec<ZoneStatus>,
+}
+
+/// Whether running kernels can be taken off the GPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PreemptionStatus {
+    /// They can; where not, zones take turns.
+    pub in_force: bool,
+    /// Why, in words.
+    pub reason: String,
+    /// How often the preemptor ended and another took its place.
+    pub restarts: u64,
 }
 
 /// A GPU; they stand in the order of their slots.
@@ -252,9 +305,9 @@ pub struct ZoneStatus {
     /// Who it belongs to.
     #[serde(default)]
     pub labels: Labels,
-    /// Bytes of GPU memory that its clients hold.
+    /// Bytes of GPU memory that its clients hold, on all GPUs together.
     pub used: u64,
-    /// The most that they ever held.
+    /// The most that they ever held of each GPU, added up.
     pub peak: u64,
     /// Host memory pinned for the GPU.
     pub pinned: u64,
@@ -279,6 +332,21 @@ pub struct ZoneStatus {
     /// How often clients were suspended.
     #[serde(default)]
     pub suspensions: u64,
+    /// What workers have moved to the host themselves.
+    #[serde(default)]
+    pub moved_out: MoveTotals,
+    /// And back.
+    #[serde(default)]
+    pub moved_back: MoveTotals,
+    /// An operator has taken its work off the GPUs.
+    #[serde(default)]
+    pub frozen: bool,
+    /// Its work stands still now, until its next turn, or because it is frozen.
+    #[serde(default)]
+    pub stopped: bool,
+    /// How often the scheduler took its work off a GPU while it ran.
+    #[serde(default)]
+    pub preemptions: u64,
     /// Time slices on a GPU that others wanted, too.
     #[serde(default)]
     pub turns: u64,
@@ -287,10 +355,47 @@ pub struct ZoneStatus {
     pub turn_time_ns: u64,
     /// Part of what is used that nobody asked for: the driver's own.
     pub driver_memory: u64,
+    /// What it may have and has of each GPU.
+    #[serde(default)]
+    pub gpus: Vec<ZoneGpuStatus>,
     /// Of all its workers, those that ended included.
     pub stats: WorkerStats,
     /// Those that have a client.
     pub workers: Vec<WorkerStatus>,
+}
+
+impl ZoneStatus {
+    /// The limits of GPUs for the zone's own line in a table: of its GPU where it has one, else of those that have no other.
+    pub fn limits_on_line(&self) -> GpuLimits {
+        match &self.gpus[..] {
+            [only] => only.limits,
+            _ => GpuLimits::from(&self.limits),
+        }
+    }
+}
+
+/// A zone on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneGpuStatus {
+    /// The GPU's number.
+    pub gpu: u32,
+    /// What the zone may have of it.
+    pub limits: GpuLimits,
+    /// Bytes of its memory that the zone's clients hold.
+    pub used: u64,
+    /// The most that they ever held.
+    pub peak: u64,
+    /// Requests for memory beyond the limit, since the proxy started.
+    pub charges_refused: u64,
+    /// How much of the last second or so the zone kept it busy, in percent, where that is measured.
+    pub busy: Option<u32>,
+    /// Time slices on it while others wanted it, too.
+    pub turns: u64,
+    /// Nanoseconds of those time slices.
+    pub turn_time_ns: u64,
+    /// How often the zone's work was taken off it while it ran.
+    #[serde(default)]
+    pub preemptions: u64,
 }
 
 /// A worker and its client.
@@ -307,8 +412,65 @@ pub struct WorkerStatus {
     /// Its memory is in host memory.
     #[serde(default)]
     pub suspended: bool,
+    /// How that stands.
+    #[serde(default)]
+    pub suspend: SuspendStatus,
     /// Since it has its client.
     pub stats: WorkerStats,
+}
+
+/// Where the GPU memory of a client is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SuspendState {
+    /// On the GPU.
+    #[default]
+    Running,
+    /// On its way to the host.
+    Suspending,
+    /// In host memory.
+    Suspended,
+    /// On its way back.
+    Resuming,
+    /// In host memory, because the GPU has no room for it.
+    Waiting,
+}
+
+/// How a client stands that can be suspended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SuspendStatus {
+    /// Where its memory is.
+    pub state: SuspendState,
+    /// It stays suspended until an operator resumes it.
+    pub held: bool,
+    /// Bytes of host memory that hold what was on the GPU.
+    pub bytes: u64,
+    /// Bytes that are on the GPU all the same.
+    pub resident: u64,
+    /// Milliseconds that the last move to the host took.
+    pub out_ms: Option<u64>,
+    /// And back.
+    pub back_ms: Option<u64>,
+    /// Why it was not suspended when that was last tried.
+    pub refused: Option<String>,
+}
+
+/// What was moved so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MoveTotals {
+    /// Bytes.
+    pub bytes: u64,
+    /// Microseconds that it took.
+    pub micros: u64,
+}
+
+impl MoveTotals {
+    /// One more move.
+    pub fn add(&mut self, bytes: u64, micros: u64) {
+        (self.bytes, self.micros) = (self.bytes.saturating_add(bytes), self.micros.saturating_add(micros));
+    }
 }
 
 /// Why an operator got no answer.

@@ -140,6 +140,21 @@ impl Backend {
         devices
     }
 
+    /// The GPUs of a worker that is for these (none: all that there are), in the order of their slots. Their places in it
+    /// are what broker and worker call them by.
+    pub fn gpus(&self, gpus: &[u32]) -> Vec<u32> {
+        let shown = self.with_devices(gpus);
+        shown.inventory().only(shown.devices()).all()
+    }
+
+    /// The PCI addresses of NVIDIA's GPUs that are shown, in the same order; none of what has no such address of its own.
+    pub fn bus_ids(&self) -> Vec<String> {
+        let Self::Nvidia { devices, .. } = self else { return Vec::new() };
+        let shown = self.inventory().only(devices).whole;
+        let gpus = kernel_module::gpus(Path::new(kernel_module::PROC)).into_iter();
+        gpus.filter(|gpu| shown.contains(&gpu.minor)).map(|gpu| gpu.slot).collect()
+    }
+
     /// What there is. Read each time: an operator may partition a GPU while a broker runs.
     fn inventory(&self) -> Inventory {
         match self {
@@ -248,6 +263,16 @@ mod tests {
         assert_eq!(seen(soft(2, &[1]), &[64]), [u32::MAX]);
         assert_eq!(soft(2, &[1]).with_all_devices().devices(), [192, 200]);
         assert_eq!(soft(0, &[]).with_all_devices(), soft(0, &[]));
+    }
+
+    #[test]
+    fn a_workers_gpus_have_their_places_whatever_the_order_of_their_names() {
+        let soft = |instances, only: &[u32]| Backend::Soft { devices: 3, memory: 8, instances, only: only.to_vec() };
+        assert_eq!(soft(0, &[]).gpus(&[]), [0, 1, 2]);
+        assert_eq!(soft(0, &[]).gpus(&[2, 0]), [0, 2]);
+        assert_eq!(soft(0, &[1]).gpus(&[]), [1]);
+        assert!(soft(0, &[]).gpus(&[7]).is_empty(), "gone");
+        assert_eq!(soft(2, &[]).gpus(&[72]), [72]);
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! The words through which the broker's scheduler and a worker agree on who may submit work to the GPU.
 //!
-//! They are in the second half of the worker's statistics page, each on a cache line of its own:
+//! A worker has a set of them for each GPU that it sees, for GPUs are scheduled apart. The first GPU's are in the second
+//! half of the worker's statistics page, where the first versions had the only ones; those of further GPUs follow on the
+//! pages after it. Each is on a cache line of its own:
 //!
 //! * `state`: the dispatch state, which says what the worker may do; written by the broker. Every change has a new number.
 //! * `report`: where the worker is with it, written by the worker: the number of the last state it has seen, whether work
-//!   is held back, and whether work is on the GPU.
+//!   is held back, and whether work is on the GPU; beside it, how long work was there in all, for the operator, and how much of
+//!   it has ended.
 //! * `work`: moves whenever the client wants something of the GPU, so that the broker sees who is active without asking.
 //! * `wakeups`: the futex word on which the worker's threads sleep; moves after every change that they must look at.
 //!
@@ -21,10 +24,14 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex::{self, Timespec};
 
+use crate::messages::account::GPUS;
+
 /// The page of statistics, whose first half is the statistics' own.
-const SIZE: usize = 4096;
-/// Where the words begin.
-pub const OFFSET: usize = SIZE / 2;
+const PAGE: usize = 4096;
+/// Where the first GPU's words begin.
+pub const OFFSET: usize = PAGE / 2;
+/// Bytes of statistics and words.
+pub const SIZE: usize = (PAGE + (GPUS - 1) * size_of::<Words>()).next_multiple_of(PAGE);
 
 /// A depth that is no limit: of zones that have nobody to wait for.
 pub const UNBOUNDED: u8 = 3;
@@ -102,17 +109,28 @@ impl Report {
 #[repr(C, align(64))]
 struct Line<T>(T);
 
+/// What a worker writes of its own accord.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Told {
+    report: AtomicU64,
+    /// Nanoseconds in which the GPU had work of this worker's.
+    busy: AtomicU64,
+    /// Batches of work that have ended.
+    done: AtomicU64,
+}
+
 /// As they lie in the page.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Words {
     state: Line<AtomicU64>,
-    report: Line<AtomicU64>,
+    report: Line<Told>,
     work: Line<AtomicU64>,
     wakeups: Line<AtomicU32>,
 }
 
-const _: () = assert!(size_of::<Words>() <= SIZE - OFFSET);
+const _: () = assert!(size_of::<Words>() <= PAGE - OFFSET);
 
 impl Words {
     /// The dispatch state, as [`DispatchState::from_bits`] reads it.
@@ -132,13 +150,36 @@ impl Words {
     /// What the worker said last.
     pub fn report(&self) -> Report {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
-        Report::from_bits(self.report.0.load(Ordering::Acquire))
+        Report::from_bits(self.report.0.report.load(Ordering::Acquire))
     }
 
     /// Of the worker: what it does now.
     pub fn set_report(&self, report: Report) {
         // SYNC POINT: a worker's work was given, or found done, before the report that says so is read.
-        self.report.0.store(report.to_bits(), Ordering::Release);
+        self.report.0.report.store(report.to_bits(), Ordering::Release);
+    }
+
+    /// How long the GPU had work of this worker's, as the worker says. Workers of an earlier version do not.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.report.0.busy.load(Ordering::Relaxed))
+    }
+
+    /// Of the worker: the GPU had work for this long.
+    pub fn add_busy(&self, time: Duration) {
+        self.report.0.busy.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Batches of work that have ended, as the worker says; it counts them while its state is not free. Workers of an earlier
+    /// version do not.
+    pub fn done(&self) -> u64 {
+        self.report.0.done.load(Ordering::Relaxed)
+    }
+
+    /// Of the worker: so many batches of work have ended.
+    pub fn add_done(&self, batches: u64) {
+        if batches > 0 {
+            self.report.0.done.fetch_add(batches, Ordering::Relaxed);
+        }
     }
 
     /// Moves when the client wants something of the GPU.
@@ -174,7 +215,8 @@ impl Words {
 pub struct DispatchPage(Place);
 
 enum Place {
-    Shared(NonNull<u8>),
+    /// Where it is mapped, and how many bytes.
+    Shared(NonNull<u8>, usize),
     /// Without a broker the state is always free.
     Private(Box<Words>),
 }
@@ -187,11 +229,14 @@ unsafe impl Sync for DispatchPage {}
 impl DispatchPage {
     /// Maps the words of a page of statistics, whose size must be sealed (see [`crate::statistics::Reader::adopt`]).
     pub fn map(statistics: impl AsFd) -> io::Result<Self> {
+        let has = usize::try_from(rustix::fs::fstat(&statistics)?.st_size).unwrap_or(0);
+        // One of an earlier version has the first GPU's alone.
+        let size = if has >= SIZE { SIZE } else { PAGE };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), SIZE, prot, MapFlags::SHARED, statistics, 0)? };
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, MapFlags::SHARED, statistics, 0)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self(Place::Shared(start)))
+        Ok(Self(Place::Shared(start, size)))
     }
 
     /// As the worker does it: one that has no page is never held up.
@@ -199,16 +244,27 @@ impl DispatchPage {
         let mapped = statistics.and_then(|file| Self::map(file).ok());
         mapped.unwrap_or_else(|| Self(Place::Private(Box::default())))
     }
-}
 
-impl std::ops::Deref for DispatchPage {
-    type Target = Words;
-
-    #[inline]
-    fn deref(&self) -> &Words {
+    /// How many GPUs have words of their own.
+    pub fn gpus(&self) -> usize {
         match &self.0 {
-            // SAFETY: mapped, aligned (the half of a page) and large enough; any bytes are valid atomics.
-            Place::Shared(start) => unsafe { start.add(OFFSET).cast().as_ref() },
+            Place::Shared(_, SIZE) => GPUS,
+            _ => 1,
+        }
+    }
+
+    /// The words of a GPU, by its index in the worker: the first one's where it has none of its own.
+    #[inline]
+    pub fn gpu(&self, index: usize) -> &Words {
+        let offset = match index {
+            0 => OFFSET,
+            _ if index >= self.gpus() => OFFSET,
+            _ => PAGE + (index - 1) * size_of::<Words>(),
+        };
+        match &self.0 {
+            // SAFETY: mapped and large enough, as `gpus` says; aligned, for both beginnings and the size of the words are
+            // multiples of a cache line; any bytes are valid atomics.
+            Place::Shared(start, _) => unsafe { start.add(offset).cast().as_ref() },
             Place::Private(words) => words,
         }
     }
@@ -216,9 +272,9 @@ impl std::ops::Deref for DispatchPage {
 
 impl Drop for DispatchPage {
     fn drop(&mut self) {
-        if let Place::Shared(start) = self.0 {
+        if let Place::Shared(start, size) = self.0 {
             // SAFETY: the mapping is ours, and nobody borrows from it any more.
-            let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), SIZE) };
+            let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), size) };
         }
     }
 }
@@ -233,6 +289,12 @@ impl WorkerDispatch {
     /// Of a worker that was given these; without a page nothing is ever held.
     pub fn new(statistics: Option<&OwnedFd>, bell: Option<OwnedFd>) -> Self {
         Self { page: DispatchPage::of_worker(statistics), bell: Mutex::new(bell) }
+    }
+
+    /// The words of a GPU, by its index.
+    #[inline]
+    pub fn gpu(&self, index: usize) -> &Words {
+        self.page.gpu(index)
     }
 
     fn bell(&self) -> MutexGuard<'_, Option<OwnedFd>> {
@@ -250,22 +312,18 @@ impl WorkerDispatch {
     /// There is no broker any more: nobody is held until another one says so.
     pub fn release(&self) {
         *self.bell() = None;
-        let (_, number) = DispatchState::from_bits(self.page.state());
-        self.page.set_state(DispatchState::Free.to_bits(number));
+        for index in 0..self.page.gpus() {
+            let words = self.page.gpu(index);
+            let (state, number) = DispatchState::from_bits(words.state());
+            if state != DispatchState::Free {
+                words.set_state(DispatchState::Free.to_bits(number));
+            }
+        }
     }
 
     /// Another broker has taken over.
     pub fn set_bell(&self, bell: Option<OwnedFd>) {
         *self.bell() = bell;
-    }
-}
-
-impl std::ops::Deref for WorkerDispatch {
-    type Target = Words;
-
-    #[inline]
-    fn deref(&self) -> &Words {
-        &self.page
     }
 }
 
@@ -298,6 +356,7 @@ mod tests {
     fn both_sides_see_each_other_and_statistics_are_left_alone() {
         let (reader, file) = Reader::create().unwrap();
         let (broker, worker) = (DispatchPage::map(&file).unwrap(), DispatchPage::of_worker(Some(&file)));
+        let (broker, worker) = (broker.gpu(0), worker.gpu(0));
         let writer = Writer::new(Some(&file));
         let seen = worker.wakeups();
         broker.set_state(DispatchState::Closed.to_bits(3));
@@ -310,6 +369,35 @@ mod tests {
         assert_eq!(reader.read(), statistics::WorkerStats::default());
         statistics::add(&writer.calls, 1);
         assert_eq!(DispatchState::from_bits(worker.state()), (DispatchState::Closed, 3));
-        assert!(DispatchState::is_free(DispatchPage::of_worker(None).state()));
+        assert!(DispatchState::is_free(DispatchPage::of_worker(None).gpu(7).state()));
+    }
+
+    #[test]
+    fn gpus_have_words_of_their_own() {
+        let (_reader, file) = Reader::create().unwrap();
+        let (broker, worker) = (DispatchPage::map(&file).unwrap(), WorkerDispatch::new(Some(&file), None));
+        assert_eq!(broker.gpus(), GPUS);
+        for index in 0..GPUS {
+            broker.gpu(index).set_state(DispatchState::Closed.to_bits(index as u64 + 1));
+        }
+        for index in 0..GPUS {
+            let seen = DispatchState::from_bits(worker.gpu(index).state());
+            assert_eq!(seen, (DispatchState::Closed, index as u64 + 1));
+            worker.gpu(index).count_work();
+        }
+        worker.release();
+        for index in 0..GPUS {
+            assert!(DispatchState::is_free(worker.gpu(index).state()));
+            assert_eq!(broker.gpu(index).work(), 1);
+        }
+    }
+
+    #[test]
+    fn a_page_of_an_earlier_version_has_one_gpus_words() {
+        let file = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
+        let page = DispatchPage::map(&file).unwrap();
+        page.gpu(5).set_state(DispatchState::Closed.to_bits(1));
+        assert_eq!((page.gpus(), DispatchState::from_bits(page.gpu(0).state())), (1, (DispatchState::Closed, 1)));
     }
 }

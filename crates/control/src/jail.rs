@@ -44,9 +44,11 @@ pub enum Part {
     DeviceRules,
     /// A bounded number of processes and threads.
     ProcessLimit,
+    /// Requests of NVIDIA's driver that it needs, and no others.
+    DriverFilter,
 }
 
-const ALL: [Part; 19] = [
+const ALL: [Part; 20] = [
     Part::UserNamespace,
     Part::MountNamespace,
     Part::PidNamespace,
@@ -66,6 +68,7 @@ const ALL: [Part; 19] = [
     Part::Cgroup,
     Part::DeviceRules,
     Part::ProcessLimit,
+    Part::DriverFilter,
 ];
 
 impl Part {
@@ -101,6 +104,7 @@ impl Part {
             Self::Cgroup => "control group",
             Self::DeviceRules => "device rules",
             Self::ProcessLimit => "process limit",
+            Self::DriverFilter => "driver filter",
         }
     }
 }

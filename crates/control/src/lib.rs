@@ -13,6 +13,7 @@ pub mod backend;
 pub mod checkpoint;
 pub mod closing;
 pub mod dispatch;
+pub mod driver_filter;
 pub mod duration;
 pub mod elf;
 pub mod grant;

@@ -20,11 +20,16 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::messages::{self, ToBroker, ToWorker, Token, account, code, to_broker, to_worker};
 use super::name::ZoneName;
-use super::suspend::{Inside, Suspension};
+use super::suspend::Suspension;
 
+mod driver;
+mod in_process;
 mod sharing;
+mod suspend;
 
+pub use in_process::Answers;
 pub use sharing::{Imported, NotShared};
+pub use suspend::{MoveReport, Order};
 
 use crate::dispatch::WorkerDispatch;
 use crate::packet;
@@ -34,8 +39,6 @@ use crate::statistics::Writer;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const REJOIN_EVERY: Duration = Duration::from_millis(25);
 const RESEND_EVERY: Duration = Duration::from_millis(20);
-/// How long those who call the driver are waited for when the worker is to be suspended.
-const SUSPEND_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A client, as the broker hands it over.
 pub struct Assignment {
@@ -57,10 +60,8 @@ pub struct Assignment {
     pub client_gid: u32,
     /// Of the API table that the client was built with, as the client says.
     pub zone: String,
-    /// Bytes of GPU memory; none: what the GPU has.
+    /// Bytes of the first GPU's memory; none: what the GPU has.
     pub memory_limit: Option<u64>,
-    /// Weight of the zone's GPU time.
-    pub share: u32,
     /// What each context costs, on the zone's account.
     pub context_memory: u64,
     /// What is paid already, for the first device's context.
@@ -94,6 +95,12 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     suspension: Suspension,
+    /// In place of a broker.
+    answers: Option<Answers>,
+    /// Called when a broker wants to know of the driver's files and objects.
+    announce: OnceLock<driver::Announce>,
+    /// Called when a broker says something of suspending.
+    orders: OnceLock<suspend::Orders>,
 }
 
 struct State {
@@ -103,12 +110,8 @@ struct State {
     statistics: Option<Arc<OwnedFd>>,
     dispatch: Option<Arc<WorkerDispatch>>,
     next_seq: u64,
-    /// By account: what was granted and not given back.
-    charged: [u64; account::COUNT],
-    /// By account: releases that did not fit into the socket's buffer.
-    unsent_release: [u64; account::COUNT],
-    used: u64,
-    limit: u64,
+    /// By number (see [`account`]).
+    accounts: Vec<Account>,
     requests: HashMap<u64, Request>,
     /// Counts the brokers: exports are known to the one that they were told.
     epoch: u64,
@@ -116,6 +119,17 @@ struct State {
     imports: HashMap<Token, sharing::Import>,
     /// What is allocated must share no page with anything else.
     isolated: bool,
+}
+
+#[derive(Clone)]
+struct Account {
+    /// What was granted and not given back.
+    charged: u64,
+    /// Releases that did not fit into the socket's buffer.
+    unsent_release: u64,
+    /// The zone's, as it was last known.
+    used: u64,
+    limit: u64,
 }
 
 struct Request {
@@ -148,23 +162,34 @@ impl BrokerLink {
 
     /// `rejoin` is where a successor of the broker listens; `names_descriptors`: this process may send none.
     pub fn with_rejoin(socket: OwnedFd, rejoin: Option<PathBuf>, names_descriptors: bool) -> Self {
+        Self::new(Some(Arc::new(socket)), rejoin, names_descriptors, None)
+    }
+
+    fn new(
+        socket: Option<Arc<OwnedFd>>,
+        rejoin: Option<PathBuf>,
+        names_descriptors: bool,
+        answers: Option<Answers>,
+    ) -> Self {
         let state = State {
-            socket: Some(Arc::new(socket)),
+            socket,
             token: [0; 16],
             statistics: None,
             dispatch: None,
             next_seq: 1,
-            charged: [0; account::COUNT],
-            unsent_release: [0; account::COUNT],
-            used: 0,
-            limit: messages::UNLIMITED,
+            accounts: vec![
+                Account { charged: 0, unsent_release: 0, used: 0, limit: messages::UNLIMITED };
+                account::COUNT
+            ],
             requests: HashMap::new(),
             epoch: 1,
             imports: HashMap::new(),
             isolated: false,
         };
         let (state, changed, suspension) = (Mutex::new(state), Condvar::new(), Suspension::default());
-        Self { shared: Arc::new(Shared { rejoin, names_descriptors, state, changed, suspension }) }
+        let (announce, orders) = (OnceLock::new(), OnceLock::new());
+        let shared = Shared { rejoin, names_descriptors, state, changed, suspension, answers, announce, orders };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Tells which parts of the jail are missing, as bits of [`crate::jail::Missing`], and the driver's version.
@@ -209,6 +234,7 @@ impl BrokerLink {
             }
             let Ok(message) = ToWorker::read_from_bytes(&buffer[..received.len]) else { continue };
             if message.kind != to_worker::ASSIGN {
+                self.shared.asked(message.kind);
                 continue;
             }
             let mut fds = received.fds.into_iter();
@@ -223,12 +249,9 @@ impl BrokerLink {
                 state.statistics = statistics.map(Arc::new);
                 state.dispatch = Some(dispatch.clone());
                 state.token = message.token;
-                (state.used, state.limit) = (message.used, message.limit);
-                state.charged[account::DEVICE as usize] = message.charged;
+                let first = &mut state.accounts[account::DEVICE as usize];
+                (first.used, first.limit, first.charged) = (message.used, message.limit, message.charged);
                 state.isolated = message.details.flags & messages::shared_flags::ISOLATE != 0;
-            }
-            if message.details.flags & messages::shared_flags::MAY_SUSPEND != 0 {
-                self.shared.suspension.allow();
             }
             let shared = Arc::clone(&self.shared);
             std::thread::Builder::new().name("broker-link".into()).spawn(move || shared.listen())?;
@@ -243,7 +266,6 @@ impl BrokerLink {
                 client_gid: message.client_gid,
                 zone: zone.into(),
                 memory_limit: (message.limit != messages::UNLIMITED).then_some(message.limit),
-                share: message.share,
                 context_memory: message.context_memory,
                 prepaid: message.charged,
                 graph_nodes: message.value,
@@ -251,21 +273,9 @@ impl BrokerLink {
         }
     }
 
-    /// Before the driver is called, for as long as it is: not while this worker's memory is elsewhere.
-    #[inline]
-    pub fn enter_driver(&self) -> Inside<'_> {
-        self.shared.suspension.enter(|| self.shared.lock().tell(to_broker::BUSY))
-    }
-
-    /// The same for who can do without.
-    #[inline]
-    pub fn try_enter_driver(&self) -> Option<Inside<'_>> {
-        self.shared.suspension.try_enter()
-    }
-
-    /// Asks the zone's ledger for `bytes`; they count until they are released or the worker ends.
-    pub fn charge(&self, bytes: u64) -> Result<(), Denied> {
-        self.charge_to(account::DEVICE, bytes)
+    /// Asks the zone's ledger for `bytes` of a GPU, by its index; they count until they are released or the worker ends.
+    pub fn charge(&self, gpu: u32, bytes: u64) -> Result<(), Denied> {
+        self.charge_to(account::of_gpu(gpu), bytes)
     }
 
     /// Asks for host memory that is pinned, which has a limit of its own.
@@ -285,10 +295,13 @@ impl BrokerLink {
     }
 
     /// Gives back what was charged. Never waits.
-    pub fn release(&self, bytes: u64) {
+    pub fn release(&self, gpu: u32, bytes: u64) {
         let mut state = self.shared.lock();
-        let bytes = state.give_back(account::DEVICE, bytes);
-        state.used = state.used.saturating_sub(bytes);
+        let account = account::of_gpu(gpu);
+        let bytes = state.give_back(account, bytes);
+        if let Some(account) = state.account_mut(account) {
+            account.used = account.used.saturating_sub(bytes);
+        }
     }
 
     /// Gives back what was pinned. Never waits.
@@ -296,11 +309,16 @@ impl BrokerLink {
         self.shared.lock().give_back(account::PINNED, bytes);
     }
 
-    /// The zone's account: bytes used by all its workers, and its limit. Without a broker, as it was last known.
-    pub fn zone_usage(&self) -> (u64, Option<u64>) {
-        self.shared.request(ToBroker::new(to_broker::USAGE), None);
-        let state = self.shared.lock();
-        (state.used, (state.limit != messages::UNLIMITED).then_some(state.limit))
+    /// The zone's account of a GPU: bytes used by all its workers, and its limit. Without a broker, as it was last known.
+    pub fn zone_usage(&self, gpu: u32) -> (u64, Option<u64>) {
+        let mut message = ToBroker::new(to_broker::USAGE);
+        message.account = account::of_gpu(gpu);
+        let account = message.account;
+        self.shared.request(message, None);
+        let mut state = self.shared.lock();
+        let known = state.account_mut(account).map(|account| (account.used, account.limit));
+        let (used, limit) = known.unwrap_or((0, messages::UNLIMITED));
+        (used, (limit != messages::UNLIMITED).then_some(limit))
     }
 }
 
@@ -318,6 +336,10 @@ impl Shared {
             _ => (account::DEVICE, 0),
         };
         let import = sharing::memory_asked_for(&message);
+        if let Some(answers) = &self.answers {
+            let request = Request { account, bytes, import, outcome: None, abandoned: false };
+            return self.lock().ask(answers, message, request);
+        }
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut state = self.lock();
         loop {
@@ -398,7 +420,7 @@ impl Shared {
                 let state = self.lock();
                 (state.token, state.statistics.clone())
             };
-            let (socket, adopted, bell) = loop {
+            let joined = loop {
                 match join(path, &token, statistics.as_deref(), self.names_descriptors) {
                     Ok(joined) => break joined,
                     Err(_) => std::thread::sleep(REJOIN_EVERY),
@@ -406,14 +428,14 @@ impl Shared {
             };
             let mut state = self.lock();
             if let Some(dispatch) = &state.dispatch {
-                dispatch.set_bell(bell);
+                dispatch.set_bell(joined.bell);
             }
-            state.settle(socket, &adopted);
+            state.settle(joined.socket, &joined.adopted, &joined.further);
+            drop(state);
             if self.suspension.is_suspended() {
                 // Its memory is still elsewhere, which the new broker cannot know.
-                state.tell(to_broker::SUSPENDED);
+                self.order(Order::Rejoined);
             }
-            drop(state);
             self.changed.notify_all();
         }
     }
@@ -446,14 +468,14 @@ impl Shared {
                 Err(_) => return,
             };
             drop(state);
-            match message.map(|message| message.kind) {
-                Some(to_worker::SUSPEND) => {
-                    let said =
-                        if self.suspension.suspend(SUSPEND_TIMEOUT) { to_broker::SUSPENDED } else { to_broker::BUSY };
-                    self.lock().tell(said);
+            match message.as_ref().map(|message| message.kind) {
+                Some(to_worker::SUSPEND | to_worker::MOVE | to_worker::RESUME) => {
+                    if let Some(order) = message.as_ref().and_then(Order::of) {
+                        self.order(order);
+                    }
                 }
-                Some(to_worker::RESUME) => self.suspension.resume(),
-                _ => {}
+                Some(kind) => self.asked(kind),
+                None => {}
             }
             self.changed.notify_all();
         }
@@ -513,20 +535,26 @@ impl State {
         }
     }
 
+    fn account_mut(&mut self, number: u32) -> Option<&mut Account> {
+        self.accounts.get_mut(number as usize)
+    }
+
     fn take_reply(&mut self, message: ToWorker, fds: Vec<OwnedFd>) {
-        (self.used, self.limit) = (message.used, message.limit);
+        if let Some(account) = self.account_mut(message.account) {
+            (account.used, account.limit) = (message.used, message.limit);
+        }
         let Some(request) = self.requests.get_mut(&message.seq) else { return };
-        let (account, bytes, abandoned) = (request.account as usize, request.bytes, request.abandoned);
+        let (number, bytes, abandoned) = (request.account, request.bytes, request.abandoned);
         let import = request.import;
         request.outcome = Some(Outcome::Answered(Box::new(Answer { message, fds })));
         if let Some(token) = import.filter(|_| message.code == code::GRANTED) {
-            self.note_import(token, message.value, abandoned);
+            self.note_import(token, message.account, message.value, abandoned);
         }
-        if message.code == code::GRANTED {
+        if let Some(account) = self.account_mut(number).filter(|_| message.code == code::GRANTED) {
             if abandoned {
-                self.unsent_release[account] += bytes;
+                account.unsent_release += bytes;
             } else {
-                self.charged[account] += bytes;
+                account.charged += bytes;
             }
         }
         if abandoned {
@@ -535,33 +563,26 @@ impl State {
         }
     }
 
-    /// Sends a message that has nothing but its kind. One that is lost with its broker is said to the next one.
-    fn tell(&self, kind: u32) {
-        if let Some(socket) = &self.socket {
-            let _ = packet::send(socket, ToBroker::new(kind).as_bytes(), &[]);
-        }
-    }
-
     fn owes(&self) -> bool {
-        self.unsent_release.iter().any(|bytes| *bytes > 0)
+        self.accounts.iter().any(|account| account.unsent_release > 0)
     }
 
     /// Gives back at most what is held, and says how much that is.
     fn give_back(&mut self, account: u32, bytes: u64) -> u64 {
-        let held = &mut self.charged[account as usize];
-        let bytes = bytes.min(*held);
-        *held -= bytes;
-        self.unsent_release[account as usize] += bytes;
+        let Some(account) = self.account_mut(account) else { return 0 };
+        let bytes = bytes.min(account.charged);
+        account.charged -= bytes;
+        account.unsent_release += bytes;
         self.flush_releases();
         bytes
     }
 
     fn flush_releases(&mut self) {
-        for (account, unsent) in (0..).zip(&mut self.unsent_release).filter(|(_, unsent)| **unsent > 0) {
+        for (number, account) in (0..).zip(&mut self.accounts).filter(|(_, account)| account.unsent_release > 0) {
             let mut message = ToBroker::new(to_broker::RELEASE);
-            (message.account, message.value) = (account, *unsent);
+            (message.account, message.value) = (number, account.unsent_release);
             match &self.socket {
-                Some(socket) if send_now(socket, &message, None).is_ok() => *unsent = 0,
+                Some(socket) if send_now(socket, &message, None).is_ok() => account.unsent_release = 0,
                 // Without a broker there is nothing to send: the next one is told the difference when it adopts us.
                 _ => {}
             }
@@ -569,16 +590,19 @@ impl State {
     }
 
     /// Brings the new broker's accounts to what this worker holds.
-    fn settle(&mut self, socket: OwnedFd, adopted: &ToWorker) {
-        (self.used, self.limit) = (adopted.used, adopted.limit);
+    fn settle(&mut self, socket: OwnedFd, adopted: &ToWorker, further: &[(u32, u64)]) {
+        if let Some(first) = self.account_mut(account::DEVICE) {
+            (first.used, first.limit) = (adopted.used, adopted.limit);
+        }
         let socket = Arc::new(socket);
-        for (account, known) in (0..).zip([adopted.charged, adopted.pinned]) {
-            let held = self.charged[account as usize];
-            self.unsent_release[account as usize] = known.saturating_sub(held);
-            let lacking = held.saturating_sub(known);
+        let told = [(account::DEVICE, adopted.charged), (account::PINNED, adopted.pinned)];
+        for (number, known) in told.iter().chain(further) {
+            let Some(account) = self.account_mut(*number) else { continue };
+            account.unsent_release = known.saturating_sub(account.charged);
+            let lacking = account.charged.saturating_sub(*known);
             if lacking > 0 {
                 let mut message = ToBroker::new(to_broker::CHARGE);
-                (message.account, message.value) = (account, lacking);
+                (message.account, message.value) = (*number, lacking);
                 let _ = send_now(&socket, &message, None);
             }
         }
@@ -593,8 +617,15 @@ fn send_now(socket: &OwnedFd, message: &ToBroker, fd: Option<BorrowedFd<'_>>) ->
     packet::send_now(socket, message.as_bytes(), fd.as_slice())
 }
 
-/// The connection to a new broker, what it says, and the bell of its scheduler.
-type Joined = (OwnedFd, ToWorker, Option<OwnedFd>);
+/// A new broker that has taken us over.
+struct Joined {
+    socket: OwnedFd,
+    adopted: ToWorker,
+    /// Further accounts and what is charged to them.
+    further: Vec<(u32, u64)>,
+    /// Of its scheduler.
+    bell: Option<OwnedFd>,
+}
 
 /// Shows the token to a broker and waits until it has taken us over.
 fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bool) -> io::Result<Joined> {
@@ -603,23 +634,29 @@ fn join(path: &std::path::Path, token: &Token, page: Option<&OwnedFd>, names: bo
     message.token = *token;
     let page = message.bring(page.map(AsFd::as_fd), names);
     packet::send(&socket, message.as_bytes(), page.as_slice())?;
-    let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+    let mut further = Vec::new();
     let time = rustix::event::Timespec::try_from(ANSWER_TIMEOUT).ok();
-    if rustix::event::poll(&mut fds, time.as_ref())? == 0 {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    let mut buffer = [0; size_of::<ToWorker>()];
-    let received = packet::receive(socket.as_fd(), &mut buffer)?;
-    match ToWorker::read_from_bytes(&buffer[..received.len]) {
-        Ok(message) if message.kind == to_worker::ADOPTED => {
-            let mut fds = received.fds.into_iter();
-            let bell = fds.next();
-            if let Some(log) = fds.next() {
-                // Nobody reads what we write to the last broker's. Where it cannot be replaced, nothing is heard of us.
-                let _ = rustix::stdio::dup2_stderr(log);
-            }
-            Ok((socket, message, bell))
+    for _ in 0..=account::GPUS {
+        let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+        if rustix::event::poll(&mut fds, time.as_ref())? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        _ => Err(io::ErrorKind::InvalidData.into()),
+        let mut buffer = [0; size_of::<ToWorker>()];
+        let received = packet::receive(socket.as_fd(), &mut buffer)?;
+        let adopted = ToWorker::read_from_bytes(&buffer[..received.len]).map_err(|_| io::ErrorKind::InvalidData)?;
+        match adopted.kind {
+            to_worker::ACCOUNT => further.push((adopted.account, adopted.charged)),
+            to_worker::ADOPTED => {
+                let mut fds = received.fds.into_iter();
+                let bell = fds.next();
+                if let Some(log) = fds.next() {
+                    // Nobody reads what we write to the last broker's. Where it cannot be replaced, nothing is heard of us.
+                    let _ = rustix::stdio::dup2_stderr(log);
+                }
+                return Ok(Joined { socket, adopted, further, bell });
+            }
+            _ => break,
+        }
     }
+    Err(io::ErrorKind::InvalidData.into())
 }

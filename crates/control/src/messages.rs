@@ -22,13 +22,14 @@ pub mod to_broker {
     pub const CHARGE: u32 = 3;
     /// Gives back `value` bytes of `account`; not answered.
     pub const RELEASE: u32 = 4;
-    /// Asks for the zone's account; answered with `REPLY`.
+    /// Asks for the zone's `account`; answered with `REPLY`.
     pub const USAGE: u32 = 5;
     /// First message of a fresh worker: it is jailed; `value` holds the parts of the jail that are missing, as bits, and
     /// `version` the CUDA version of the driver. One that may send no descriptors names one, to be tried.
     pub const JAILED: u32 = 7;
-    /// Offers something to other workers: `details` say what (see [`super::Shared`]), `token` the page of an event, and
-    /// the descriptor is what there is to map. Answered with `REPLY`, which has the token of the export.
+    /// Offers something to other workers: `details` say what (see [`super::Shared`]), `token` the page of an event,
+    /// `account` whose GPU's memory it is, and the descriptor is what there is to map. Answered with `REPLY`, which has the
+    /// token of the export.
     pub const EXPORT: u32 = 8;
     /// Takes back the export `token`; answered with `REPLY`.
     pub const WITHDRAW: u32 = 9;
@@ -37,10 +38,27 @@ pub mod to_broker {
     pub const IMPORT: u32 = 10;
     /// Has unmapped what it got for `token`; answered with `REPLY`.
     pub const CLOSE: u32 = 11;
-    /// None of its threads calls the driver: its memory may be moved.
+    /// None of its threads calls the driver: its memory may be moved. `version` is [`super::MOVES_ITSELF`] of a worker that can
+    /// do so itself, `value` how many bytes that would be, or are in host memory already if `details.kind` is not 0.
     pub const SUSPENDED: u32 = 12;
-    /// It cannot be suspended, or wants to be resumed: its client has something to do.
+    /// It wants to be resumed: its client has something to do. Of one that cannot move its memory itself also: it cannot be
+    /// suspended.
     pub const BUSY: u32 = 13;
+    /// The descriptor is the file through which its driver library speaks to the kernel, and `value` the client of it; or,
+    /// with `value` 0, the page of its software GPU. For the preemptor, which has the driver confirm what it is told.
+    pub const DRIVER_FILE: u32 = 14;
+    /// An object of its driver library, for the preemptor as well (see [`super::ToBroker::driver_object`]).
+    pub const DRIVER_OBJECT: u32 = 15;
+    /// That was all there is, as the broker has asked.
+    pub const ANNOUNCED: u32 = 16;
+    /// The end of a `MOVE`: `version` is one of [`super::moved`], `value` the bytes that were moved, and of `details` `kind` says
+    /// where (as of the `MOVE`), and `len` how many microseconds it took.
+    pub const MOVED: u32 = 17;
+    /// The answer to a `SUSPEND` of a worker that goes on instead; `value` says why (see [`super::refusal`]).
+    pub const NOT_SUSPENDED: u32 = 18;
+    /// The GPU of `account` has no `value` bytes for it. Answered with `REPLY`: `GRANTED` if there will be more memory soon,
+    /// because somebody is being suspended.
+    pub const NEED_ROOM: u32 = 19;
 }
 
 /// Kinds of [`ToWorker`].
@@ -57,11 +75,66 @@ pub mod to_worker {
     /// The zone exports to others: from now on nothing that it allocates may share a page with anything else.
     pub const ISOLATE: u32 = 5;
     /// Its memory is to be moved away: it keeps its threads out of the driver and says `SUSPENDED`, or cannot and says `BUSY`.
+    /// `code` is one of [`super::suspend_by`], `value` how many milliseconds it may wait for calls and work that are under way.
     pub const SUSPEND: u32 = 6;
     /// Its memory is where it was: it may go on.
     pub const RESUME: u32 = 7;
     /// First message to a fresh worker: the descriptor is the memory that it will share with its client.
     pub const REGION: u32 = 8;
+    /// Before an `ADOPTED`: `charged` is what `account` says, for each further GPU of the worker.
+    pub const ACCOUNT: u32 = 9;
+    /// It is to tell of its driver's files and objects, all of them.
+    pub const ANNOUNCE: u32 = 10;
+    /// After a `SUSPENDED`: it is to move its memory to the host (`value` 0), or to the GPU, where it was (1). Answered with
+    /// `MOVED`; its threads stay where they are until `RESUME`.
+    pub const MOVE: u32 = 11;
+}
+
+/// `version` of the `SUSPENDED` of a worker that can move its memory itself.
+pub const MOVES_ITSELF: u32 = 1;
+
+/// Who moves the memory of a worker.
+pub mod suspend_by {
+    /// The driver, asked by a process of the broker's.
+    pub const DRIVER: u32 = 0;
+    /// The worker itself.
+    pub const WORKER: u32 = 1;
+}
+
+/// What a `MOVE` came to.
+pub mod moved {
+    /// As was asked.
+    pub const DONE: u32 = 0;
+    /// There is not enough memory where it was to go. Everything is as before.
+    pub const NO_ROOM: u32 = 1;
+    /// It failed for another reason. Everything is as before.
+    pub const FAILED: u32 = 2;
+}
+
+/// Why a worker is not suspended.
+pub mod refusal {
+    /// Calls were under way that did not end in time.
+    pub const CALLS: u64 = 1;
+    /// Work on the GPU did not end in time.
+    pub const WORK: u64 = 2;
+    /// A stream is being captured.
+    pub const CAPTURE: u64 = 3;
+    /// A context has faulted: there is nothing to save.
+    pub const FAULT: u64 = 4;
+    /// It is not ready for that.
+    pub const NOT_READY: u64 = 5;
+
+    /// In words, for logs and operators.
+    pub fn text(why: u64) -> &'static str {
+        match why {
+            CALLS => "calls under way did not end in time",
+            WORK => "work on the GPU did not end in time",
+            CAPTURE => "a stream is being captured",
+            FAULT => "a context has faulted",
+            NOT_READY => "the client is just starting",
+            _ => "the worker refused",
+        }
+    }
 }
 
 /// What can be shared between workers.
@@ -124,20 +197,35 @@ pub mod shared_flags {
     pub const OTHER_ZONE: u64 = 8;
     /// Of an `ASSIGN`: as `ISOLATE`.
     pub const ISOLATE: u64 = 4;
-    /// Of an `ASSIGN`: there may be a `SUSPEND`.
-    pub const MAY_SUSPEND: u64 = 32;
     /// Of an `ASSIGN`: the client brings the region, and offers it on its socket.
     pub const BRINGS_REGION: u64 = 16;
 }
 
-/// Accounts of a zone.
+/// Accounts of a worker: the memory of each GPU that it sees, and host memory.
 pub mod account {
-    /// Memory of GPUs.
+    /// Memory of the first GPU. The first versions had it for all of them.
     pub const DEVICE: u32 = 0;
-    /// Host memory pinned for them.
+    /// Host memory pinned for GPUs.
     pub const PINNED: u32 = 1;
+    /// As many GPUs as a worker can see.
+    pub const GPUS: usize = cuda_abi::wire::MAX_DEVICES;
     /// How many accounts there are.
-    pub const COUNT: usize = 2;
+    pub const COUNT: usize = GPUS + 1;
+
+    /// The account of a GPU, by its index in the worker.
+    pub const fn of_gpu(index: u32) -> u32 {
+        if index == 0 { DEVICE } else { index + 1 }
+    }
+
+    /// The index of an account's GPU; none where it is not one of a GPU.
+    pub fn gpu(account: u32) -> Option<usize> {
+        let index = match account {
+            DEVICE => 0,
+            PINNED => return None,
+            other => other - 1,
+        };
+        usize::try_from(index).ok().filter(|index| *index < GPUS)
+    }
 }
 
 /// Codes of a `REPLY`.
@@ -189,7 +277,7 @@ pub struct ToWorker {
     pub code: u32,
     /// Of the request that it answers.
     pub seq: u64,
-    /// The zone's account, over all its workers.
+    /// The zone's account of a GPU, over all its workers.
     pub used: u64,
     /// The zone's limit, or [`UNLIMITED`].
     pub limit: u64,
@@ -199,8 +287,9 @@ pub struct ToWorker {
     pub pinned: u64,
     /// What each of its contexts costs, on the zone's account.
     pub context_memory: u64,
-    /// Weight of the zone's GPU time.
-    pub share: u32,
+    /// One of [`account`]: which `used`, `limit` and `charged` speak of; of a reply to an `IMPORT` and of a `PAYS`, which
+    /// one pays.
+    pub account: u32,
     /// Of an `ASSIGN`: the client's process.
     pub client_pid: u32,
     /// Of an `ASSIGN`: the client's user.
@@ -232,6 +321,19 @@ impl ToBroker {
         }
     }
 
+    /// Of an object of a driver library: client, parent, handle, class and engine.
+    pub fn driver_object(words: [u32; 5]) -> Self {
+        let [kind, size, offset, len, flags] = words.map(u64::from);
+        Self { details: Shared { kind, size, offset, len, flags }, ..Self::new(to_broker::DRIVER_OBJECT) }
+    }
+
+    /// What [`ToBroker::driver_object`] was given; none if it is nothing that it can have been.
+    pub fn driver_words(&self) -> Option<[u32; 5]> {
+        let Shared { kind, size, offset, len, flags } = self.details;
+        let word = |word: u64| u32::try_from(word).ok();
+        Some([word(kind)?, word(size)?, word(offset)?, word(len)?, word(flags)?])
+    }
+
     /// Names the descriptor that belongs to the message, or answers it, to be sent along.
     pub fn bring<'fd>(&mut self, fd: Option<BorrowedFd<'fd>>, by_name: bool) -> Option<BorrowedFd<'fd>> {
         if by_name {
@@ -258,7 +360,7 @@ impl ToWorker {
             charged: 0,
             pinned: 0,
             context_memory: 0,
-            share: 0,
+            account: account::DEVICE,
             client_pid: 0,
             client_uid: 0,
             client_gid: 0,
@@ -266,6 +368,23 @@ impl ToWorker {
             value: 0,
             details: Shared::default(),
             zone: [0; name::MAX + 1],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::account;
+
+    #[test]
+    fn every_gpu_has_an_account_of_its_own() {
+        for index in 0..account::GPUS {
+            assert_eq!(account::gpu(account::of_gpu(index as u32)), Some(index));
+        }
+        assert_eq!(account::gpu(account::PINNED), None);
+        assert_eq!(account::of_gpu(account::GPUS as u32 - 1) as usize, account::COUNT - 1);
+        for strange in [account::COUNT as u32, u32::MAX] {
+            assert_eq!(account::gpu(strange), None);
         }
     }
 }

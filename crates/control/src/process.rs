@@ -42,6 +42,12 @@ pub fn start_time(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// Field 3 of the same: whether somebody has stopped the process (`SIGSTOP`), so that it does nothing until it is continued.
+pub fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| matches!(rest.split_whitespace().next(), Some("T" | "t")))
+}
+
 /// Field 4 of the same: the process that started it.
 pub fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -151,6 +157,17 @@ mod tests {
         let start = start_time(me).unwrap();
         assert!(open_if_same(me, start).is_some());
         assert!(open_if_same(me, start + 1).is_none());
+    }
+
+    #[test]
+    fn a_stopped_process_is_known() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(!is_stopped(child.id()));
+        rustix::process::pidfd_send_signal(open(child.id()).unwrap(), Signal::STOP).unwrap();
+        testkit::until("it is stopped", || is_stopped(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(child.id()));
     }
 
     #[test]

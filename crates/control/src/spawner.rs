@@ -59,6 +59,10 @@ pub enum Program {
     Inventory(Confined),
     /// Tells what each process uses of the GPUs.
     Meter,
+    /// Stops and resumes the work of workers.
+    Preemptor,
+    /// Tells whether that works on this driver, and ends.
+    PreemptionTest,
     /// Moves the GPU memory of a worker.
     Mover {
         /// The worker's child number.

@@ -301,7 +301,7 @@ impl Reader {
     /// Makes a page for a new worker.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create("bulkhead-statistics", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&file, SIZE as u64)?;
+        rustix::fs::ftruncate(&file, crate::dispatch::SIZE as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self(Mapping::new(&file, ProtFlags::READ)?), file))
     }

@@ -1,5 +1,7 @@
 //! What an operator can say about a zone.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::mig;
@@ -26,14 +28,14 @@ pub const MAX_LABEL: usize = 253;
 /// GPUs, budgets and sharing groups of one zone.
 pub const MAX_BINDINGS: usize = 64;
 
-/// What a zone may have.
+/// What a zone may have: of each GPU that it has, and of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneLimits {
-    /// Bytes of GPU memory over all of the zone's processes; none: what the GPU has.
+    /// Bytes of each GPU's memory over all of the zone's processes; none: what the GPU has.
     pub memory: Option<u64>,
-    /// Weight of GPU time against the other zones.
+    /// Weight of each GPU's time against the other zones.
     pub share: u32,
-    /// Most of the GPU's time that the zone gets even when nobody else wants it, in percent.
+    /// Most of a GPU's time that the zone gets even when nobody else wants it, in percent.
     #[serde(default)]
     pub cap: Option<u32>,
     /// Zones of a higher priority come first.
@@ -55,6 +57,9 @@ pub struct ZoneLimits {
     /// Workers that the zone gets whatever others have; none: the default.
     #[serde(default)]
     pub workers: Option<u32>,
+    /// Bytes of host memory for GPU memory of suspended clients; none: as much as the node has for it.
+    #[serde(default)]
+    pub suspend_memory: Option<u64>,
 }
 
 impl Default for ZoneLimits {
@@ -69,7 +74,51 @@ impl Default for ZoneLimits {
             host_cpu: None,
             graph_nodes: None,
             workers: None,
+            suspend_memory: None,
         }
+    }
+}
+
+/// What a zone may have of one GPU, where that is not what it may have of the others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuOverride {
+    /// As in [`ZoneLimits`], none: as on the others; [`UNLIMITED`]: what the GPU has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Weight of this GPU's time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<u32>,
+    /// Most of this GPU's time, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap: Option<u32>,
+    /// On this GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+}
+
+/// What a zone may have of one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLimits {
+    /// Bytes; none: what the GPU has.
+    pub memory: Option<u64>,
+    /// Weight of its time against the other zones.
+    pub share: u32,
+    /// Most of its time, in percent.
+    pub cap: Option<u32>,
+    /// Zones of a higher priority come first.
+    pub priority: u32,
+}
+
+impl Default for GpuLimits {
+    fn default() -> Self {
+        Self::from(&ZoneLimits::default())
+    }
+}
+
+impl From<&ZoneLimits> for GpuLimits {
+    fn from(limits: &ZoneLimits) -> Self {
+        Self { memory: limits.memory, share: limits.share, cap: limits.cap, priority: limits.priority }
     }
 }
 
@@ -136,6 +185,9 @@ pub struct ZoneBindings {
 pub struct ZoneSettings {
     /// What it may have.
     pub limits: ZoneLimits,
+    /// GPUs of which it may have something else, by number.
+    #[serde(default, with = "listed", skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpu_limits: BTreeMap<u32, GpuOverride>,
     /// Who it belongs to.
     #[serde(default)]
     pub labels: Labels,
@@ -146,6 +198,31 @@ pub struct ZoneSettings {
     /// Stored and sent under its first name, which older versions write and read.
     #[serde(default, rename = "ties", alias = "bindings")]
     pub bindings: ZoneBindings,
+}
+
+/// A list in place of a map, whose numbers would be texts in JSON, and stay so where settings are a part of something else.
+mod listed {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::GpuOverride;
+
+    #[derive(Serialize, Deserialize)]
+    struct Entry {
+        gpu: u32,
+        #[serde(flatten)]
+        limits: GpuOverride,
+    }
+
+    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<u32, GpuOverride>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map.iter().map(|(gpu, limits)| Entry { gpu: *gpu, limits: *limits }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, GpuOverride>, D::Error> {
+        let entries = Vec::<Entry>::deserialize(from)?;
+        Ok(entries.into_iter().map(|entry| (entry.gpu, entry.limits)).collect())
+    }
 }
 
 impl From<ZoneLimits> for ZoneSettings {
@@ -167,7 +244,7 @@ pub enum Change<T> {
     Set(T),
 }
 
-impl<T> Change<T> {
+impl<T: Copy> Change<T> {
     fn apply(self, setting: &mut Option<T>) {
         match self {
             Self::Keep => {}
@@ -191,6 +268,9 @@ impl Change<u64> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ZoneChange {
+    /// The GPU on which memory, share, cap and priority are to be different; none: on each that the zone has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
     /// Limit of GPU memory.
     pub memory: Change<u64>,
     /// Limit of pinned memory.
@@ -205,6 +285,8 @@ pub struct ZoneChange {
     pub graph_nodes: Change<u64>,
     /// Workers that the zone gets whatever others have; without any, the default.
     pub workers: Change<u32>,
+    /// Limit of host memory for suspended clients; without any, the node's.
+    pub suspend_memory: Change<u64>,
     /// None: it stays.
     pub share: Option<u32>,
     /// None: it stays.
@@ -225,6 +307,7 @@ pub struct ZoneChange {
 impl ZoneChange {
     /// Changes settings; whether they are valid is another question.
     pub fn apply(self, settings: &mut ZoneSettings) {
+        self.apply_gpu_limits(settings);
         let ZoneSettings { limits, labels, bindings, .. } = settings;
         for (known, new) in
             [(&mut bindings.budgets, self.budgets), (&mut bindings.sharing_groups, self.sharing_groups)]
@@ -233,15 +316,12 @@ impl ZoneChange {
                 *known = new;
             }
         }
-        self.memory.apply(&mut limits.memory);
         self.pinned.apply_over_default(&mut limits.pinned);
-        self.cap.apply(&mut limits.cap);
         self.host_memory.apply_over_default(&mut limits.host_memory);
         self.host_cpu.apply(&mut limits.host_cpu);
         self.graph_nodes.apply_over_default(&mut limits.graph_nodes);
         self.workers.apply(&mut limits.workers);
-        limits.share = self.share.unwrap_or(limits.share);
-        limits.priority = self.priority.unwrap_or(limits.priority);
+        self.suspend_memory.apply(&mut limits.suspend_memory);
         let texts = [
             (&mut labels.pod, self.pod),
             (&mut labels.namespace, self.namespace),
@@ -252,6 +332,33 @@ impl ZoneChange {
                 *label = text;
             }
         }
+    }
+}
+
+impl ZoneChange {
+    /// What is said of no GPU in particular is said of all.
+    fn apply_gpu_limits(&self, settings: &mut ZoneSettings) {
+        let ZoneSettings { limits, gpu_limits, .. } = settings;
+        if let Some(gpu) = self.gpu {
+            let own = gpu_limits.entry(gpu).or_default();
+            self.memory.apply_over_default(&mut own.memory);
+            let cap = if self.cap == Change::Clear { Change::Set(100) } else { self.cap };
+            cap.apply(&mut own.cap);
+            own.share = self.share.or(own.share);
+            own.priority = self.priority.or(own.priority);
+        } else {
+            self.memory.apply(&mut limits.memory);
+            self.cap.apply(&mut limits.cap);
+            limits.share = self.share.unwrap_or(limits.share);
+            limits.priority = self.priority.unwrap_or(limits.priority);
+            for own in gpu_limits.values_mut() {
+                own.memory = own.memory.filter(|_| self.memory == Change::Keep);
+                own.cap = own.cap.filter(|_| self.cap == Change::Keep);
+                own.share = own.share.filter(|_| self.share.is_none());
+                own.priority = own.priority.filter(|_| self.priority.is_none());
+            }
+        }
+        gpu_limits.retain(|_, own| *own != GpuOverride::default());
     }
 }
 
@@ -281,12 +388,62 @@ pub enum BadSettings {
     Label,
     #[error("a zone has at most {MAX_BINDINGS} GPUs, budgets and sharing groups each")]
     Bindings,
+    #[error("a limit is set for GPU {0}, which the zone does not have")]
+    OtherGpu(u32),
+}
+
+impl GpuOverride {
+    /// What makes something of what holds for the others.
+    fn from_base(wanted: GpuLimits, base: GpuLimits) -> Self {
+        Self {
+            memory: (wanted.memory != base.memory).then(|| wanted.memory.unwrap_or(UNLIMITED)),
+            share: (wanted.share != base.share).then_some(wanted.share),
+            cap: (wanted.cap != base.cap).then(|| wanted.cap.unwrap_or(100)),
+            priority: (wanted.priority != base.priority).then_some(wanted.priority),
+        }
+    }
 }
 
 impl ZoneSettings {
+    /// Of a zone that has these limits on these GPUs, and of the host what `host` says.
+    pub fn with_gpus(host: ZoneLimits, gpus: &BTreeMap<u32, GpuLimits>) -> Self {
+        let base = gpus.values().next().copied().unwrap_or_default();
+        let GpuLimits { memory, share, cap, priority } = base;
+        let differ = gpus.iter().filter(|(_, limits)| **limits != base);
+        let gpu_limits = differ.map(|(gpu, limits)| (*gpu, GpuOverride::from_base(*limits, base))).collect();
+        Self { limits: ZoneLimits { memory, share, cap, priority, ..host }, gpu_limits, ..Self::default() }
+    }
+
+    /// What it may have of a GPU. What is said of a GPU that is cut is said of each of its MIG instances.
+    pub fn on_gpu(&self, gpu: u32) -> GpuLimits {
+        let all = GpuLimits::from(&self.limits);
+        let of_whole = || self.gpu_limits.get(&mig::Instance::of(gpu)?.gpu);
+        let own = self.gpu_limits.get(&gpu).or_else(of_whole).copied().unwrap_or_default();
+        GpuLimits {
+            memory: own.memory.or(all.memory).filter(|bytes| *bytes != UNLIMITED),
+            share: own.share.unwrap_or(all.share),
+            // All of a GPU's time is no cap.
+            cap: own.cap.or(all.cap).filter(|cap| *cap < 100),
+            priority: own.priority.unwrap_or(all.priority),
+        }
+    }
+
     /// Settings are checked here before they count.
     pub fn check(&self) -> Result<(), BadSettings> {
-        let Self { limits, labels, access, bindings } = self;
+        let Self { limits, gpu_limits, labels, access, bindings } = self;
+        for (gpu, own) in gpu_limits {
+            let has = bindings.gpus.is_empty() || bindings.gpus.contains(gpu);
+            let rules = [
+                (has && *gpu < mig::END && gpu_limits.len() <= MAX_BINDINGS, BadSettings::OtherGpu(*gpu)),
+                (own.memory != Some(0), BadSettings::Memory),
+                (own.share.is_none_or(|share| (1..=MAX_SHARE).contains(&share)), BadSettings::Share),
+                (own.cap.is_none_or(|cap| (1..=100).contains(&cap)), BadSettings::Cap),
+                (own.priority.is_none_or(|priority| priority <= MAX_PRIORITY), BadSettings::Priority),
+            ];
+            if let Some((_, broken)) = rules.into_iter().find(|(kept, _)| !kept) {
+                return Err(broken);
+            }
+        }
         let label = |text: &String| text.len() <= MAX_LABEL && !text.chars().any(char::is_control);
         let rules = [
             ((1..=MAX_SHARE).contains(&limits.share), BadSettings::Share),
@@ -326,6 +483,67 @@ mod tests {
         let change: ZoneChange = serde_json::from_str(&text).unwrap();
         change.apply(&mut settings);
         assert_eq!((settings.labels.pod.as_str(), settings.limits.memory), ("p", Some(7)));
+    }
+
+    #[test]
+    fn a_limit_is_that_of_each_gpu_until_one_has_its_own() {
+        let mut settings = ZoneSettings::from(ZoneLimits { memory: Some(10), share: 50, ..ZoneLimits::default() });
+        ZoneChange { gpu: Some(1), memory: Change::Set(3), priority: Some(9), ..Default::default() }
+            .apply(&mut settings);
+        let all = GpuLimits { memory: Some(10), share: 50, cap: None, priority: 0 };
+        assert_eq!(settings.on_gpu(0), all);
+        assert_eq!(settings.on_gpu(1), GpuLimits { memory: Some(3), priority: 9, ..all });
+        let text = serde_json::to_string(&settings).unwrap();
+        assert_eq!(serde_json::from_str::<ZoneSettings>(&text).unwrap(), settings);
+        // Also where they are a part of something.
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Entry {
+            #[serde(flatten)]
+            settings: ZoneSettings,
+        }
+        let entry = Entry { settings: settings.clone() };
+        let text = serde_json::to_string(&entry).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+        // What is said of all is said of this one as well.
+        ZoneChange { memory: Change::Set(20), ..Default::default() }.apply(&mut settings);
+        assert_eq!(settings.on_gpu(1), GpuLimits { memory: Some(20), priority: 9, ..all });
+        ZoneChange { priority: Some(0), ..Default::default() }.apply(&mut settings);
+        assert!(settings.gpu_limits.is_empty());
+    }
+
+    #[test]
+    fn gpus_that_differ_are_told_apart() {
+        let first = GpuLimits { memory: Some(10), share: 50, cap: Some(5), priority: 2 };
+        let second = GpuLimits { memory: None, share: 7, cap: None, priority: 0 };
+        let host = ZoneLimits { pinned: Some(9), ..ZoneLimits::default() };
+        let settings = ZoneSettings::with_gpus(host, &BTreeMap::from([(1, first), (4, second), (5, first)]));
+        assert_eq!((settings.on_gpu(1), settings.on_gpu(5), settings.limits.pinned), (first, first, Some(9)));
+        assert_eq!(settings.on_gpu(4), second);
+        assert_eq!((settings.gpu_limits.len(), settings.check()), (1, Ok(())));
+    }
+
+    /// The zone names a GPU, which is cut into instances afterwards.
+    #[test]
+    fn a_limit_of_a_gpu_that_is_cut_is_that_of_its_instances() {
+        let instance = |gpu_instance| mig::Instance { gpu: 1, gpu_instance, compute_instance: 0 }.number().unwrap();
+        let mut settings = ZoneSettings::from(ZoneLimits { memory: Some(10), ..ZoneLimits::default() });
+        settings.gpu_limits.insert(1, GpuOverride { memory: Some(3), ..GpuOverride::default() });
+        assert_eq!((settings.on_gpu(instance(2)).memory, settings.on_gpu(0).memory), (Some(3), Some(10)));
+        settings.gpu_limits.insert(instance(2), GpuOverride { memory: Some(2), ..GpuOverride::default() });
+        assert_eq!((settings.on_gpu(instance(2)).memory, settings.on_gpu(instance(3)).memory), (Some(2), Some(3)));
+    }
+
+    #[test]
+    fn a_limit_of_a_gpu_that_the_zone_does_not_have_is_refused() {
+        let mut settings = ZoneSettings::default();
+        settings.gpu_limits.insert(3, GpuOverride { share: Some(5), ..GpuOverride::default() });
+        assert_eq!(settings.check(), Ok(()), "it has all");
+        settings.bindings.gpus = vec![0, 1];
+        assert_eq!(settings.check(), Err(BadSettings::OtherGpu(3)));
+        settings.bindings.gpus.push(3);
+        assert_eq!(settings.check(), Ok(()));
+        settings.gpu_limits.insert(0, GpuOverride { share: Some(0), ..GpuOverride::default() });
+        assert_eq!(settings.check(), Err(BadSettings::Share));
     }
 
     #[test]

@@ -4,6 +4,9 @@
 use crate::error::*;
 use crate::types::*;
 
+/// How the names of devices begin that are computed on the CPU.
+pub const SOFTWARE_GPU: &str = "Bulkhead softgpu";
+
 include!(concat!(env!("OUT_DIR"), "/driver.rs"));
 
 impl Driver {

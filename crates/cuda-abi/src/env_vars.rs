@@ -34,11 +34,13 @@ pub const TRACE: &str = "BULKHEAD_TRACE";
 pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
 /// Directory in which every message of a client to its worker is recorded.
 pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
+/// Directory in which each worker records every request that it makes of NVIDIA's kernel driver; for `bulkhead proxy`.
+pub const DRIVER_CALLS: &str = "BULKHEAD_DRIVER_CALLS";
 /// The node's name in Kubernetes, for `bulkhead dra`; a DaemonSet sets it from the pod's own description.
 pub const NODE_NAME: &str = "NODE_NAME";
 
 /// Each with its description in the man page.
-pub const ALL: [(&str, &str); 13] = [
+pub const ALL: [(&str, &str); 14] = [
     (
         SOCKET,
         "Zone socket, for programs that are not started with `bulkhead run` (default: /run/bulkhead/zone/sock).",
@@ -77,6 +79,11 @@ pub const ALL: [(&str, &str); 13] = [
     (
         TRACE_MESSAGES,
         "Directory in which every message of a client to its worker is recorded, in a file per process.",
+    ),
+    (
+        DRIVER_CALLS,
+        "Directory in which workers record every request to NVIDIA's kernel driver, in a file per worker; `bulkhead \
+         driver-calls FILE...` prints a table of them.",
     ),
     (LIB_DIR, "Directory of the client library libcuda.so.1, if it is not beside the bulkhead program."),
     (NODE_NAME, "Name of the Kubernetes node, for `bulkhead dra` without --node-name."),

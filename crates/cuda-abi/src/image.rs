@@ -185,6 +185,43 @@ unsafe fn bare<'a>(pointer: *const u8) -> Option<&'a [u8]> {
     }
 }
 
+/// Machine code, as the kind of a container's entry.
+const MACHINE_CODE: u64 = 2;
+/// Smallest header that has all fields of an entry.
+const ENTRY_HEADER: u64 = 64;
+
+/// A container without the machine code for GPUs of other generations: code for compute capability 8.x runs on no device
+/// but those of 8.x. `majors` are the first numbers of the devices' capabilities. `None` if there is nothing to leave out, or
+/// nothing would be left.
+pub fn for_generations(container: &[u8], majors: &[u32]) -> Option<Vec<u8>> {
+    if container.u32(0)? != CONTAINER_MAGIC {
+        return None;
+    }
+    let head = container.u16(6)?;
+    let end = head.checked_add(container.u64(8)?)?;
+    let range = |from: u64, to: u64| container.get(usize::try_from(from).ok()?..usize::try_from(to).ok()?);
+    let mut kept = range(0, head)?.to_vec();
+    let mut at = head;
+    while at < end {
+        let header = u64::from(container.u32(at.checked_add(4)?)?);
+        let next = at.checked_add(header)?.checked_add(container.u64(at.checked_add(8)?)?)?;
+        if header < ENTRY_HEADER || next > end {
+            return None;
+        }
+        let major = container.u32(at.checked_add(28)?)? / 10;
+        if container.u16(at)? != MACHINE_CODE || majors.contains(&major) {
+            kept.extend_from_slice(range(at, next)?);
+        }
+        at = next;
+    }
+    let body = kept.len() as u64 - head;
+    if body == 0 || kept.len() as u64 == end {
+        return None;
+    }
+    kept.get_mut(8..16)?.copy_from_slice(&body.to_le_bytes());
+    Some(kept)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +261,41 @@ mod tests {
         let wrapper = Wrapper::new(&image);
         // SAFETY: all that it leads to is here.
         assert_eq!(unsafe { at(wrapper.as_ptr()) }, Some(image));
+    }
+
+    /// An entry with a payload of 16 bytes.
+    fn entry(kind: u16, architecture: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 16];
+        bytes[..2].copy_from_slice(&kind.to_le_bytes());
+        bytes[4..8].copy_from_slice(&64u32.to_le_bytes());
+        bytes[8..16].copy_from_slice(&16u64.to_le_bytes());
+        bytes[28..32].copy_from_slice(&architecture.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn code_for_other_generations_is_left_out() {
+        const PTX: u16 = 1;
+        const CODE: u16 = 2;
+        const UNKNOWN: u16 = 0x40;
+        let all =
+            [(CODE, 75), (CODE, 80), (CODE, 86), (CODE, 90), (CODE, 100), (CODE, 120), (PTX, 120), (UNKNOWN, 75)];
+        let of = |list: &[(u16, u32)]| {
+            container(&list.iter().flat_map(|(kind, architecture)| entry(*kind, *architecture)).collect::<Vec<_>>())
+        };
+        let whole = of(&all);
+        assert_eq!(for_generations(&whole, &[9]), Some(of(&[(CODE, 90), (PTX, 120), (UNKNOWN, 75)])));
+        assert_eq!(for_generations(&whole, &[8]), Some(of(&[(CODE, 80), (CODE, 86), (PTX, 120), (UNKNOWN, 75)])));
+        let two = of(&[(CODE, 90), (CODE, 100), (PTX, 120), (UNKNOWN, 75)]);
+        assert_eq!(for_generations(&whole, &[9, 10]), Some(two));
+        assert!(for_generations(&whole, &[9]).is_some_and(|kept| is_whole(&kept)));
+        // Nothing to leave out, nothing left, no container, cut off anywhere.
+        assert_eq!(for_generations(&of(&[(CODE, 90), (PTX, 75)]), &[9]), None);
+        assert_eq!(for_generations(&of(&[(CODE, 80)]), &[9]), None);
+        assert_eq!(for_generations(b".version 8.0", &[9]), None);
+        for len in 0..whole.len() {
+            assert_eq!(for_generations(&whole[..len], &[9]), None, "{len}");
+        }
     }
 
     #[test]

@@ -50,4 +50,18 @@ mod tests {
         assert!(!in_device(DEVICE_BASE - 1, 1));
         assert!(in_host(HOST_BASE, 1) && !in_device(HOST_BASE, 1));
     }
+
+    #[test]
+    fn a_range_is_inside_exactly_if_every_byte_of_it_is() {
+        const SIZE: u64 = 5;
+        for base in [0, 3, u64::MAX - SIZE] {
+            for address in (base.saturating_sub(3)..base + SIZE).chain([0, 1, u64::MAX - 1, u64::MAX]) {
+                for len in (0..=SIZE + 3).chain([u64::MAX - address, u64::MAX, 1 << 63]) {
+                    let (start, end) = (u128::from(address), u128::from(address) + u128::from(len));
+                    let meant = start >= u128::from(base) && end <= u128::from(base) + u128::from(SIZE);
+                    assert_eq!(inside(base, SIZE, address, len), meant, "{base} {address} {len}");
+                }
+            }
+        }
+    }
 }

@@ -97,4 +97,43 @@ mod tests {
         space.give(0x1800, 0x100);
         assert!(space.is_whole(0x1000, 0x1000));
     }
+
+    /// Everything that can be taken and given back in a small space, against a set of bytes.
+    #[test]
+    fn every_short_sequence_keeps_the_space() {
+        const BASE: u64 = 16;
+        const SIZE: u64 = 6;
+        const TAKES: [(u64, u64); 6] = [(1, 1), (2, 1), (2, 2), (3, 4), (5, 1), (6, 1)];
+        const DEPTH: u32 = 5;
+        // A place to take exactly, a length to take anywhere, or one of what was taken to give back.
+        let choices = TAKES.len() + 3 + 3;
+        for sequence in 0..choices.pow(DEPTH) {
+            let mut space = Space::new(BASE, SIZE);
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for at in 0..DEPTH {
+                let choice = sequence / choices.pow(at) % choices;
+                let is_free = |from: u64, len: u64, taken: &[(u64, u64)]| {
+                    let apart = |(start, size): &(u64, u64)| from + len <= *start || start + size <= from;
+                    from >= BASE && from + len <= BASE + SIZE && taken.iter().all(apart)
+                };
+                if let Some((len, align)) = TAKES.get(choice) {
+                    let lowest = (BASE..BASE + SIZE).find(|at| at % align == 0 && is_free(*at, *len, &taken));
+                    assert_eq!(space.take(*len, *align), lowest, "{taken:?}");
+                    taken.extend(lowest.map(|at| (at, *len)));
+                } else if choice < TAKES.len() + 3 {
+                    let place = BASE + (choice - TAKES.len()) as u64 * 2;
+                    assert_eq!(space.take_at(place, 2), is_free(place, 2, &taken), "{taken:?}");
+                    if is_free(place, 2, &taken) {
+                        taken.push((place, 2));
+                    }
+                } else if choice - TAKES.len() - 3 < taken.len() {
+                    let (start, len) = taken.remove(choice - TAKES.len() - 3);
+                    space.give(start, len);
+                }
+                assert_eq!(space.is_whole(BASE, SIZE), taken.is_empty());
+            }
+            taken.into_iter().for_each(|(start, len)| space.give(start, len));
+            assert!(space.is_whole(BASE, SIZE));
+        }
+    }
 }

@@ -9,8 +9,14 @@
 //!
 //! The head says: the exported symbol; the lowest `cudaVersion` for which `cuGetProcAddress` hands it out under its base
 //! name (the symbol without `_v2`…; `-` if it never does); optionally the suffix of its per-thread-stream variant and the
-//! version of that; how the call is [carried](Carry); and `early` if it may be called before `cuInit`, or `pure` if the
-//! same arguments always give the same answer, so that the client may remember it (only of what is carried as `call`).
+//! version of that; how the call is [carried](Carry); and one of these words:
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `early` | may be called before `cuInit` |
+//! | `pure`, `settled`, `settled-until-launch` | the client may remember the [answer](Lasting); only of what is carried as `call` |
+//! | `unsettles` | ends what is settled |
+//! | `launches` | starts kernels |
 //!
 //! An argument is `name: type`. A type is a C type in Rust's notation, or one of these, which say how generated code
 //! carries it and as which type of [`border`](crate::border) hand-written code gets it:
@@ -46,6 +52,18 @@ pub enum Carry {
     Custom,
     /// Answers `CUDA_ERROR_NOT_SUPPORTED`.
     Deny,
+}
+
+/// How long the answer of a call stays the same for the same arguments in the same context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// `pure`: until memory is freed or unmapped.
+    Pure,
+    /// `settled`: until something is set, unloaded or destroyed.
+    Settled,
+    /// `settled-until-launch`: as `settled`, and until something is launched that was not before: the driver makes room for
+    /// the stack that a kernel needs.
+    SettledUntilLaunch,
 }
 
 /// What an argument is to a call.
@@ -122,8 +140,10 @@ pub struct Function {
     pub carry: Carry,
     /// May be called before `cuInit`.
     pub early: bool,
-    /// The same arguments give the same answer.
-    pub pure: bool,
+    /// How long the same arguments give the same answer.
+    pub lasting: Option<Lasting>,
+    /// What it ends of that.
+    pub ends: Option<Lasting>,
     /// In the order of the C prototype.
     pub args: Vec<Arg>,
 }
@@ -352,13 +372,18 @@ fn head(family: &'static str, line: &str) -> Option<Function> {
         "deny" => Carry::Deny,
         _ => return None,
     };
-    let (early, pure) = match words.next() {
-        None => (false, false),
-        Some("early") => (true, false),
-        Some("pure") if carry == Carry::Call => (false, true),
+    let (mut early, mut lasting, mut ends) = (false, None, None);
+    match words.next() {
+        None => {}
+        Some("early") => early = true,
+        Some("pure") if carry == Carry::Call => lasting = Some(Lasting::Pure),
+        Some("settled") if carry == Carry::Call => lasting = Some(Lasting::Settled),
+        Some("settled-until-launch") if carry == Carry::Call => lasting = Some(Lasting::SettledUntilLaunch),
+        Some("unsettles") if matches!(carry, Carry::Call | Carry::Post) => ends = Some(Lasting::Settled),
+        Some("launches") if carry == Carry::Post => ends = Some(Lasting::SettledUntilLaunch),
         Some(_) => return None,
-    };
-    Some(Function { family, symbol, since, per_thread, carry, early, pure, args: Vec::new() })
+    }
+    Some(Function { family, symbol, since, per_thread, carry, early, lasting, ends, args: Vec::new() })
 }
 
 /// Splits at the commas that separate arguments.

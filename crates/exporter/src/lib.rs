@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod metrics;
-mod request;
+pub mod request;
 
 pub use metrics::render;
 

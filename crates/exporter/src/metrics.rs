@@ -2,9 +2,11 @@
 //!
 //! Totals never go backwards: what a worker has counted goes to its zone when it ends, and to the next broker.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
-use control::admin::{Status, ZoneStatus};
+use control::admin::{Status, ZoneGpuStatus, ZoneStatus};
+use control::driver_filter::DriverFilter;
 use control::histogram::{Bounds, COPY_RATES, Histogram, OPEN_TIMES};
 use control::statistics::{Denial, FAULTS};
 
@@ -18,8 +20,17 @@ struct Family {
 }
 
 struct Sample {
-    label: Option<(&'static str, &'static str)>,
+    label: Option<(&'static str, Cow<'static, str>)>,
     value: f64,
+}
+
+/// One value for each GPU of the zone, where there is something to tell.
+fn on_gpus(zone: &ZoneStatus, value: fn(&ZoneGpuStatus) -> Option<f64>) -> Vec<Sample> {
+    let sample = |gpu: &ZoneGpuStatus| {
+        let label = Some(("gpu", Cow::Owned(gpu.gpu.to_string())));
+        value(gpu).map(|value| Sample { label, value })
+    };
+    zone.gpus.iter().filter_map(sample).collect()
 }
 
 fn one(value: u64) -> Vec<Sample> {
@@ -31,7 +42,10 @@ fn maybe(value: Option<u64>) -> Vec<Sample> {
 }
 
 fn labelled(name: &'static str, values: impl IntoIterator<Item = (&'static str, u64)>) -> Vec<Sample> {
-    values.into_iter().map(|(label, value)| Sample { label: Some((name, label)), value: value as f64 }).collect()
+    values
+        .into_iter()
+        .map(|(label, value)| Sample { label: Some((name, label.into())), value: value as f64 })
+        .collect()
 }
 
 const fn gauge(name: &'static str, help: &'static str, samples: fn(&ZoneStatus) -> Vec<Sample>) -> Family {
@@ -43,21 +57,62 @@ const fn counter(name: &'static str, help: &'static str, samples: fn(&ZoneStatus
 }
 
 const ZONE: &[Family] = &[
-    gauge("bulkhead_zone_memory_bytes", "GPU memory charged to the zone.", |zone| one(zone.used)),
-    gauge("bulkhead_zone_memory_peak_bytes", "Peak GPU memory charged to the zone.", |zone| one(zone.peak)),
+    gauge("bulkhead_zone_memory_bytes", "GPU memory charged to the zone, on all GPUs.", |zone| one(zone.used)),
+    gauge("bulkhead_zone_memory_peak_bytes", "Peak GPU memory charged to the zone, of each GPU, added up.", |zone| {
+        one(zone.peak)
+    }),
     gauge(
         "bulkhead_zone_driver_memory_bytes",
         "Part of it that the driver allocates beyond what clients requested.",
         |zone| one(zone.driver_memory),
     ),
-    gauge("bulkhead_zone_memory_limit_bytes", "GPU memory limit of the zone; absent if unlimited.", |zone| {
-        maybe(zone.limits.memory)
-    }),
+    gauge(
+        "bulkhead_zone_memory_limit_bytes",
+        "GPU memory limit of the zone on each GPU that has no other; absent if unlimited.",
+        |zone| maybe(zone.limits.memory),
+    ),
     gauge("bulkhead_zone_pinned_bytes", "Host memory pinned by the zone's clients.", |zone| one(zone.pinned)),
     gauge("bulkhead_zone_pinned_limit_bytes", "Pinned memory limit of the zone; absent if unlimited.", |zone| {
         maybe(zone.limits.pinned)
     }),
-    gauge("bulkhead_zone_share", "Weight of the zone's GPU time.", |zone| one(zone.limits.share.into())),
+    gauge("bulkhead_zone_share", "Weight of the zone's GPU time on each GPU that has no other.", |zone| {
+        one(zone.limits.share.into())
+    }),
+    gauge("bulkhead_zone_gpu_memory_bytes", "GPU memory charged to the zone, by GPU.", |zone| {
+        on_gpus(zone, |gpu| Some(gpu.used as f64))
+    }),
+    gauge("bulkhead_zone_gpu_memory_peak_bytes", "Peak GPU memory charged to the zone, by GPU.", |zone| {
+        on_gpus(zone, |gpu| Some(gpu.peak as f64))
+    }),
+    gauge(
+        "bulkhead_zone_gpu_memory_limit_bytes",
+        "GPU memory limit of the zone, by GPU; absent if unlimited.",
+        |zone| on_gpus(zone, |gpu| gpu.limits.memory.map(|limit| limit as f64)),
+    ),
+    gauge("bulkhead_zone_gpu_share", "Weight of the zone's time, by GPU.", |zone| {
+        on_gpus(zone, |gpu| Some(gpu.limits.share.into()))
+    }),
+    gauge("bulkhead_zone_gpu_cap_ratio", "Maximum share of the GPU's time, by GPU; absent if unlimited.", |zone| {
+        on_gpus(zone, |gpu| gpu.limits.cap.map(|cap| f64::from(cap) / 100.0))
+    }),
+    gauge("bulkhead_zone_gpu_priority", "Scheduling priority of the zone, by GPU.", |zone| {
+        on_gpus(zone, |gpu| Some(gpu.limits.priority.into()))
+    }),
+    gauge(
+        "bulkhead_zone_gpu_utilization_ratio",
+        "Part of the last second or two in which the zone kept the GPU busy; absent if not measured.",
+        |zone| on_gpus(zone, |gpu| gpu.busy.map(|busy| f64::from(busy) / 100.0)),
+    ),
+    counter(
+        "bulkhead_zone_gpu_turn_seconds_total",
+        "Time slices of the zone on a GPU that other zones wanted, too.",
+        |zone| on_gpus(zone, |gpu| Some(gpu.turn_time_ns as f64 / 1e9)),
+    ),
+    counter(
+        "bulkhead_zone_gpu_preemptions_total",
+        "Times that the scheduler took the zone's work off the GPU while it ran.",
+        |zone| on_gpus(zone, |gpu| Some(gpu.preemptions as f64)),
+    ),
     gauge("bulkhead_zone_workers", "Workers that serve a client.", |zone| one(zone.clients as u64)),
     counter("bulkhead_zone_clients_total", "Clients served.", |zone| one(zone.clients_served)),
     counter("bulkhead_zone_calls_total", "Calls of clients executed.", |zone| one(zone.stats.calls)),
@@ -96,11 +151,22 @@ const ZONE: &[Family] = &[
     gauge("bulkhead_zone_suspended_bytes", "GPU memory of suspended clients, held in host memory.", |zone| {
         one(zone.suspended)
     }),
-    counter(
-        "bulkhead_zone_suspensions_total",
-        "Times that the memory of an idle client was moved to the host.",
-        |zone| one(zone.suspensions),
-    ),
+    counter("bulkhead_zone_suspensions_total", "Times that the memory of a client was moved to the host.", |zone| {
+        one(zone.suspensions)
+    }),
+    counter("bulkhead_zone_suspend_bytes_total", "GPU memory moved by workers, by direction.", |zone| {
+        labelled("direction", [("out", zone.moved_out.bytes), ("back", zone.moved_back.bytes)])
+    }),
+    counter("bulkhead_zone_suspend_seconds_total", "Time that this took, by direction.", |zone| {
+        let seconds = |direction: &'static str, micros: u64| Sample {
+            label: Some(("direction", direction.into())),
+            value: micros as f64 / 1e6,
+        };
+        vec![seconds("out", zone.moved_out.micros), seconds("back", zone.moved_back.micros)]
+    }),
+    gauge("bulkhead_zone_frozen", "1 if an operator has taken the zone's work off the GPU, else 0.", |zone| {
+        one(u64::from(zone.frozen))
+    }),
     counter("bulkhead_zone_faults_total", "Faults that destroyed a context, by CUDA error.", |zone| {
         labelled("code", FAULTS.iter().map(|code| cuda_abi::error::name(*code)).zip(zone.stats.faults))
     }),
@@ -137,17 +203,19 @@ const MIB: u64 = 1 << 20;
 
 /// What zones use, as NVIDIA's exporter names it: whole MiB.
 const DCGM: &[Family] = &[
-    gauge("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", |zone| one(zone.used / MIB)),
+    gauge("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", |zone| {
+        on_gpus(zone, |gpu| Some((gpu.used / MIB) as f64))
+    }),
     gauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", |zone| {
-        maybe(zone.limits.memory.map(|limit| limit.saturating_sub(zone.used) / MIB))
+        on_gpus(zone, |gpu| gpu.limits.memory.map(|limit| (limit.saturating_sub(gpu.used) / MIB) as f64))
     }),
     gauge("DCGM_FI_DEV_FB_TOTAL", "Total framebuffer memory (in MiB).", |zone| {
-        maybe(zone.limits.memory.map(|limit| limit / MIB))
+        on_gpus(zone, |gpu| gpu.limits.memory.map(|limit| (limit / MIB) as f64))
     }),
 ];
 
 /// Figures of the node as a whole.
-fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 15] {
+fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 18] {
     [
         ("bulkhead_uptime_seconds", "gauge", "Time since the broker started.", status.uptime_seconds),
         ("bulkhead_spare_workers", "gauge", "Idle workers kept ready.", status.spare_workers as u64),
@@ -158,6 +226,24 @@ fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 15
             "gauge",
             "Parts of the jail that are unavailable on this machine.",
             status.missing_jail_parts.len() as u64,
+        ),
+        (
+            "bulkhead_driver_filter",
+            "gauge",
+            "Filter between workers and NVIDIA's driver: 0 off, 1 refuse, 2 supervise.",
+            status.driver_filter.parse().unwrap_or(DriverFilter::Off) as u64,
+        ),
+        (
+            "bulkhead_preemption_in_force",
+            "gauge",
+            "1 if running kernels can be taken off the GPU, else 0 (zones take turns).",
+            u64::from(status.preemption.in_force),
+        ),
+        (
+            "bulkhead_preemptor_restarts_total",
+            "counter",
+            "Times that the preemptor ended and another took its place.",
+            status.preemption.restarts,
         ),
         ("bulkhead_config_reloads_total", "counter", "Successful configuration reloads.", status.reloads),
         (
@@ -258,7 +344,14 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use control::WorkerStats;
-    use control::zone::{Labels, ZoneLimits};
+    use control::zone::{GpuLimits, Labels, ZoneLimits};
+
+    fn on_gpu(gpu: u32, memory: Option<u64>) -> ZoneGpuStatus {
+        let limits = GpuLimits { memory, cap: Some(50), ..GpuLimits::default() };
+        let (used, peak, turn_time_ns) = (MIB + 1, MIB + 1, 2_500_000_000);
+        let (charges_refused, busy, turns, preemptions) = (0, Some(25), 4, 7);
+        ZoneGpuStatus { gpu, limits, used, peak, charges_refused, busy, turns, turn_time_ns, preemptions }
+    }
 
     fn status() -> Status {
         let mut stats = WorkerStats { calls: 9, bytes_to_device: 1 << 40, ..WorkerStats::default() };
@@ -281,9 +374,15 @@ mod tests {
             runaways: 0,
             suspended: 0,
             suspensions: 0,
+            moved_out: Default::default(),
+            moved_back: Default::default(),
+            frozen: false,
+            stopped: false,
+            preemptions: 0,
             turns: 0,
             turn_time_ns: 0,
             driver_memory: 0,
+            gpus: vec![on_gpu(0, Some(3 * MIB)), on_gpu(1, None)],
             stats,
             workers: Vec::new(),
         };
@@ -306,6 +405,8 @@ mod tests {
             waiting_clients: 0,
             missing_jail_parts: Vec::new(),
             grants: 2,
+            preemption: control::admin::PreemptionStatus::default(),
+            driver_filter: "refuse".to_owned(),
             sharing: control::admin::SharingStatus::default(),
             zones: vec![zone, free],
         }
@@ -319,6 +420,12 @@ mod tests {
             "bulkhead_build_info{version=\"0.1.0\",backend=\"soft\",cuda_version=\"13.1\"} 1".to_owned(),
             format!("bulkhead_zone_memory_bytes{{{a}}} 1048577"),
             format!("bulkhead_zone_memory_limit_bytes{{{a}}} 3145728"),
+            format!("bulkhead_zone_gpu_memory_bytes{{{a},gpu=\"1\"}} 1048577"),
+            format!("bulkhead_zone_gpu_memory_limit_bytes{{{a},gpu=\"0\"}} 3145728"),
+            format!("bulkhead_zone_gpu_cap_ratio{{{a},gpu=\"0\"}} 0.5"),
+            format!("bulkhead_zone_gpu_utilization_ratio{{{a},gpu=\"1\"}} 0.25"),
+            format!("bulkhead_zone_gpu_turn_seconds_total{{{a},gpu=\"1\"}} 2.5"),
+            format!("bulkhead_zone_gpu_preemptions_total{{{a},gpu=\"1\"}} 7"),
             format!("bulkhead_zone_copied_bytes_total{{{a},direction=\"to_device\"}} 1099511627776"),
             format!("bulkhead_zone_denials_total{{{a},reason=\"unsupported\"}} 4"),
             format!("bulkhead_zone_denials_total{{{a},reason=\"memory\"}} 5"),
@@ -333,7 +440,8 @@ mod tests {
         ] {
             assert!(text.lines().any(|known| known == line), "{line}\nis not in\n{text}");
         }
-        assert!(!text.contains("memory_limit_bytes{zone=\"b\""));
+        assert!(!text.contains("\nbulkhead_zone_memory_limit_bytes{zone=\"b\""));
+        assert!(!text.contains(&format!("gpu_memory_limit_bytes{{{a},gpu=\"1\"")));
         assert!(!text.contains("gpu_seconds_total{zone=\"b\""));
         assert!(!text.contains("DCGM"));
         let dcgm = render(&status(), true);
@@ -354,7 +462,7 @@ mod tests {
             let _ = writeln!(table, "| `{name}` | {kind} | | {help} |");
         }
         for Family { name, kind, help, samples } in ZONE.iter().chain(DCGM) {
-            let label = samples(&status().zones[0]).first().and_then(|sample| sample.label);
+            let label = samples(&status().zones[0]).first().and_then(|sample| sample.label.clone());
             let label = label.map(|(name, _)| format!("`{name}` ")).unwrap_or_default();
             let _ = writeln!(table, "| `{name}` | {kind} | {label}| {help} |");
         }

@@ -8,8 +8,9 @@ use std::time::Instant;
 const MAX_REQUEST: usize = 8 * 1024;
 const MAX_HEADERS: usize = 64;
 
+/// What can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     Page,
     Metrics,
     Status,
@@ -18,8 +19,9 @@ pub(crate) enum Target {
     Unknown,
 }
 
+/// A request that is understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Get {
+pub struct Get {
     pub target: Target,
     /// The name that it was asked for by, without a port; programs of old times send none.
     pub host: Option<String>,
@@ -27,8 +29,9 @@ pub(crate) struct Get {
     pub head: bool,
 }
 
+/// Why a request is not answered with a page.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Bad {
+pub enum Bad {
     #[error("not an HTTP/1 request")]
     Nonsense,
     #[error("only GET and HEAD are allowed")]
@@ -44,7 +47,8 @@ pub(crate) enum Bad {
 }
 
 impl Bad {
-    pub(crate) fn status(&self) -> &'static str {
+    /// Of the response.
+    pub fn status(&self) -> &'static str {
         match self {
             Self::Nonsense | Self::Gone => "400 Bad Request",
             Self::Method => "405 Method Not Allowed",
@@ -102,7 +106,11 @@ fn read_by(stream: &mut TcpStream, part: &mut [u8], deadline: Instant) -> io::Re
 }
 
 /// What is asked for; none while the header is not complete. Of what follows the first line, only `Host` matters.
-fn parse(bytes: &[u8]) -> Result<Option<Get>, Bad> {
+pub fn parse(bytes: &[u8]) -> Result<Option<Get>, Bad> {
+    // The parser passes over empty lines at the start; nobody of ours sends any, and how many have come so far is chance.
+    if bytes.starts_with(b"\r") || bytes.starts_with(b"\n") {
+        return Err(Bad::Nonsense);
+    }
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let status = request.parse(bytes).map_err(|error| match error {
@@ -110,7 +118,7 @@ fn parse(bytes: &[u8]) -> Result<Option<Get>, Bad> {
         _ => Bad::Nonsense,
     })?;
     let (true, Some(method), Some(target)) = (status.is_complete(), request.method, request.path) else {
-        // The parser passes over empty lines at the start and would wait for what follows; nobody of ours sends any.
+        // A header that has ended and is none.
         let ended = bytes.windows(4).any(|part| part == b"\r\n\r\n");
         return if ended { Err(Bad::Nonsense) } else { Ok(None) };
     };
@@ -166,6 +174,16 @@ pub(crate) fn is_ours(host: Option<&str>, names: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_in_pieces_is_judged_as_the_whole() {
+        for request in
+            ["\r\n\r\nGET / HTTP/1.1\r\n\r\n", "\nGET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"]
+        {
+            let pieces = (0..=request.len()).map(|end| parse(&request.as_bytes()[..end]));
+            assert_eq!(pieces.into_iter().find(|part| !matches!(part, Ok(None))), Some(parse(request.as_bytes())));
+        }
+    }
 
     #[test]
     fn requests_are_read_by_their_first_line() {

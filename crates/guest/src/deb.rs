@@ -15,15 +15,32 @@ pub enum DebError {
     Read(PathBuf, #[source] io::Error),
 }
 
+/// What the files of a package may have together: more than any of Debian's, and less than a guest's memory.
+pub const MAX_BYTES: u64 = 4 << 30;
+/// What the decompressor may need: Debian's packages are compressed with dictionaries of 64 MiB at most.
+const MAX_DICTIONARY_KIB: u32 = 256 << 10;
+
 /// Puts those files of the package into `tree` whose path (without a slash in front) is `wanted`.
 pub fn unpack(package: &std::path::Path, tree: &mut Tree, wanted: impl Fn(&str) -> bool) -> Result<(), DebError> {
     let cannot = |error| DebError::Read(package.to_owned(), error);
     let bytes = std::fs::read(package).map_err(cannot)?;
-    let data = member(&bytes, "data.tar.xz").ok_or_else(|| {
+    unpack_bytes(&bytes, package, MAX_BYTES, tree, wanted)
+}
+
+/// The same of a package that is in memory; `name` is for errors, and all files together have at most `limit` bytes.
+pub fn unpack_bytes(
+    bytes: &[u8],
+    name: &std::path::Path,
+    limit: u64,
+    tree: &mut Tree,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<(), DebError> {
+    let data = member(bytes, "data.tar.xz").ok_or_else(|| {
         let known = bytes.starts_with(AR);
-        if known { DebError::NoData(package.to_owned()) } else { DebError::NotAPackage(package.to_owned()) }
+        if known { DebError::NoData(name.to_owned()) } else { DebError::NotAPackage(name.to_owned()) }
     })?;
-    untar(XzReader::new(data, false), tree, wanted).map_err(cannot)
+    let unpacked = XzReader::new_mem_limit(data, false, MAX_DICTIONARY_KIB);
+    untar(unpacked, limit, tree, wanted).map_err(|error| DebError::Read(name.to_owned(), error))
 }
 
 const AR: &[u8] = b"!<arch>\n";
@@ -32,19 +49,23 @@ const AR: &[u8] = b"!<arch>\n";
 fn member<'a>(archive: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = archive.strip_prefix(AR)?;
     while let Some((header, after)) = rest.split_at_checked(60) {
-        let text = std::str::from_utf8(header).ok()?;
-        let size: usize = text[48..58].trim().parse().ok()?;
+        // In bytes: a header of other characters has no place to be cut at.
+        let field = |range: std::ops::Range<usize>| std::str::from_utf8(&header[range]).ok();
+        let size: usize = field(48..58)?.trim().parse().ok()?;
         let content = after.get(..size)?;
-        if text[..16].trim_end().trim_end_matches('/') == name {
+        if field(0..16)?.trim_end().trim_end_matches('/') == name {
             return Some(content);
         }
-        rest = after.get(size.next_multiple_of(2)..)?;
+        rest = after.get(size.checked_next_multiple_of(2)?..)?;
     }
     None
 }
 
-fn untar(tar: impl Read, tree: &mut Tree, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
-    let mut archive = tar::Archive::new(tar);
+fn untar(tar: impl Read, limit: u64, tree: &mut Tree, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
+    let too_large = || io::Error::new(io::ErrorKind::InvalidData, "its files are larger than those of any package");
+    let mut left = limit;
+    // What is passed over is unpacked, too.
+    let mut archive = tar::Archive::new(tar.take(limit.saturating_mul(2)));
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = entry.path()?.to_string_lossy().trim_start_matches("./").trim_end_matches('/').to_owned();
@@ -58,8 +79,10 @@ fn untar(tar: impl Read, tree: &mut Tree, wanted: impl Fn(&str) -> bool) -> io::
                 None => continue,
             },
             tar::EntryType::Regular => {
-                let mut content = Vec::with_capacity(entry.size() as usize);
-                entry.read_to_end(&mut content)?;
+                // Not what the header says, which may be anything: what comes.
+                let mut content = Vec::new();
+                entry.by_ref().take(left + 1).read_to_end(&mut content)?;
+                left = left.checked_sub(content.len() as u64).ok_or_else(too_large)?;
                 Kind::File(content.into())
             }
             _ => continue,
@@ -83,5 +106,28 @@ mod tests {
         assert_eq!(member(&archive, "control.tar.xz"), None);
         archive.truncate(archive.len() - 1);
         assert_eq!(member(&archive, "data.tar.xz"), None);
+    }
+
+    #[test]
+    fn a_header_of_other_characters_is_none() {
+        // Two bytes each, so that fields begin and end within one.
+        let mut archive = AR.to_vec();
+        archive.push(b'a');
+        archive.extend("ä".repeat(30).bytes().take(59));
+        assert_eq!(member(&archive, "data.tar.xz"), None);
+    }
+
+    #[test]
+    fn files_have_so_many_bytes_and_no_more_whatever_a_header_says() {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(u64::MAX >> 8);
+        header.set_mode(0o644);
+        header.set_path("large").unwrap();
+        header.set_cksum();
+        let mut lie = header.as_bytes().to_vec();
+        lie.extend([7; 2048]);
+        let mut tree = Tree::default();
+        assert!(untar(&lie[..], 1024, &mut tree, |_| true).is_err());
+        assert!(tree.get("large").is_none());
     }
 }

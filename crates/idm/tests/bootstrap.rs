@@ -12,7 +12,7 @@ use idm::bootstrap::{
 use idm::region::{Layout, Placement};
 use idm::{Client, Server};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Sends what no well-behaved peer would.
 fn send_raw(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
@@ -134,4 +134,27 @@ fn validity() {
     assert!(attach.is_valid());
     assert!(!Attach { version: 2, ..attach }.is_valid());
     assert!(!Attach { layout: Layout { lanes: 0, ..Layout::default() }, ..attach }.is_valid());
+}
+
+/// What version 0.1.0 sent and understood: a client of any version must be able to understand why it is refused.
+#[test]
+fn messages_of_the_first_version_are_read_for_ever() {
+    let mut hello = Vec::from(*b"BkHi\x01\0\0\0");
+    hello.extend(0x1122_3344_5566_7788_u64.to_le_bytes());
+    hello.extend([0, 0, 0, 0, 0x39, 5, 0, 0]);
+    hello.extend([0; 32]);
+    let read = Hello::read_from_bytes(&hello).unwrap();
+    assert!(read.is_valid());
+    assert_eq!((read.version, read.abi_fingerprint, read.pid), (1, 0x1122_3344_5566_7788, 1337));
+
+    let text = "client library and proxy are of different versions";
+    let mut welcome = Vec::from(*b"BkWe\x01\0\0\0\x01\0\0\0\0\0\0\0");
+    welcome.extend(text.bytes().chain(std::iter::repeat(0)).take(128));
+    let read = Welcome::read_from_bytes(&welcome).unwrap();
+    assert!(read.is_valid());
+    assert_eq!((read.status(), read.text().as_str()), (Some(WelcomeStatus::VersionMismatch), text));
+    // And what is sent today begins in the same way.
+    let sent = Welcome::new(WelcomeStatus::VersionMismatch, text);
+    assert_eq!(sent.as_bytes()[8..], welcome[8..]);
+    assert_eq!(sent.as_bytes()[..4], welcome[..4]);
 }

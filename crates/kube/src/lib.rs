@@ -13,6 +13,7 @@ pub mod cdi;
 pub mod checkpoints;
 pub mod device_plugin;
 pub mod dra;
+pub mod health;
 pub mod inject;
 pub mod install;
 pub mod node;

@@ -9,6 +9,7 @@ use control::admin::{CardStatus, Status};
 use control::backend::Choice;
 
 use crate::broker::{Broker, BrokerError};
+use crate::health::Health;
 use crate::source::Source;
 
 /// What is kept of each GPU for the driver and for spare workers, where the configuration does not say.
@@ -77,8 +78,8 @@ pub async fn gpus(broker: &Broker, soft: bool) -> Option<Node> {
     }
 }
 
-/// Waits for a proxy that has GPUs, and logs from time to time what it waits for.
-pub async fn wait(broker: &Broker, source: &mut Source) -> Node {
+/// Waits for a proxy that has GPUs, and says what it waits for: probes at once, the log from time to time.
+pub async fn wait(broker: &Broker, source: &mut Source, health: &Health) -> Node {
     const PAUSE: Duration = Duration::from_millis(200);
     const SAY_EVERY: u32 = 150;
     let mut attempt = 0u32;
@@ -94,6 +95,7 @@ pub async fn wait(broker: &Broker, source: &mut Source) -> Node {
             }
             Err(error) => error.to_string(),
         };
+        health.waiting(&format!("waiting for the proxy: {why}"));
         // Do not log during the first second.
         if attempt % SAY_EVERY == 5 {
             tracing::warn!(why, "waiting for the proxy; this node offers no GPUs yet");

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use config::kubernetes::{Kubernetes, Profile};
-use control::ZoneLimits;
 use control::admin::CardStatus;
 use control::mig::Instance;
+use control::zone::GpuLimits;
+use control::{ZoneLimits, ZoneSettings};
 
 /// Maximum number of devices of one resource.
 const MAX_DEVICES: usize = 2048;
@@ -173,36 +174,49 @@ fn size(bytes: u64) -> String {
 #[error("a container can use whole GPUs or one MIG instance, not several instances")]
 pub struct SeveralInstances;
 
-/// The GPUs that a zone is told of, by number: none where it sees all that the node has, so that it shares their spare
-/// workers.
-pub fn numbers(gpus: impl Iterator<Item = u32>, of_node: usize) -> Result<Vec<u32>, SeveralInstances> {
+/// The GPUs that a zone is told of, by number; also where they are all that the node has today, lest the zone gets those
+/// that it has tomorrow.
+pub fn numbers(gpus: impl Iterator<Item = u32>) -> Result<Vec<u32>, SeveralInstances> {
     let numbers: BTreeSet<u32> = gpus.collect();
     if numbers.len() > 1 && numbers.iter().any(|number| Instance::of(*number).is_some()) {
         return Err(SeveralInstances);
     }
-    Ok(if numbers.len() >= of_node { Vec::new() } else { numbers.into_iter().collect() })
+    Ok(numbers.into_iter().collect())
 }
 
 impl Resource {
-    /// The limits of a container with this number of devices.
-    pub fn limits_of(&self, devices: usize) -> ZoneLimits {
-        let count = u64::try_from(devices).unwrap_or(1).max(1);
-        let times = |limit: Option<u64>| limit.map(|limit| limit.saturating_mul(count));
+    /// The settings of a container with parts of these GPUs, one number for each part: of each GPU as much as it has parts of
+    /// it, of the host as much as all of them.
+    pub fn settings_of(&self, parts: &[u32]) -> ZoneSettings {
         let narrow = |value: u64, most: u32| u32::try_from(value).unwrap_or(most).min(most);
-        ZoneLimits {
-            memory: times(self.limits.memory),
-            pinned: times(self.limits.pinned),
+        let on_gpu = |count: u64| GpuLimits {
+            memory: self.limits.memory.map(|limit| limit.saturating_mul(count)),
             share: narrow(u64::from(self.limits.share) * count, control::zone::MAX_SHARE),
             cap: self.limits.cap.map(|cap| narrow(u64::from(cap) * count, 100)),
             priority: self.limits.priority,
+        };
+        let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+        parts.iter().for_each(|gpu| *counts.entry(*gpu).or_default() += 1);
+        let gpus = counts.into_iter().map(|(gpu, count)| (gpu, on_gpu(count))).collect();
+        ZoneSettings::with_gpus(self.host_limits_of(parts.len()), &gpus)
+    }
+
+    fn host_limits_of(&self, parts: usize) -> ZoneLimits {
+        let count = u64::try_from(parts).unwrap_or(1).max(1);
+        let times = |limit: Option<u64>| limit.map(|limit| limit.saturating_mul(count));
+        let narrow = |value: u64, most: u32| u32::try_from(value).unwrap_or(most).min(most);
+        ZoneLimits {
+            pinned: times(self.limits.pinned),
             host_memory: times(self.limits.host_memory),
             // Of each client, whatever its zone has.
             graph_nodes: self.limits.graph_nodes,
             workers: self.limits.workers,
+            suspend_memory: times(self.limits.suspend_memory),
             host_cpu: self
                 .limits
                 .host_cpu
                 .map(|percent| narrow(u64::from(percent) * count, control::zone::MAX_HOST_CPU)),
+            ..ZoneLimits::default()
         }
     }
 

@@ -25,8 +25,6 @@ pub struct Plan {
     pub offer: Offer,
     /// Memory of each GPU that is not handed out in parts.
     pub reserve: u64,
-    /// How many GPUs the node has.
-    pub gpus: usize,
 }
 
 /// The files that say what is offered.
@@ -71,7 +69,7 @@ impl Source {
             None => Vec::new(),
         };
         let offer = offer::cut(&config, &sliced, &node.cards, reserve)?;
-        Ok(Plan { config, offer, reserve, gpus: node.cards.len() })
+        Ok(Plan { config, offer, reserve })
     }
 
     /// Reads the files again if something has changed. Logs what is invalid, and returns nothing then.

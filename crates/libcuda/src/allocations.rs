@@ -54,6 +54,8 @@ impl Allocation {
 
 /// Flag of device memory that the program mapped itself.
 pub(crate) const OWN_MAPPING: u32 = 1 << 31;
+/// Flag of device memory that is freed without asking, once all work is waited for.
+pub(crate) const SMALL: u32 = 1 << 30;
 
 static KNOWN: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);

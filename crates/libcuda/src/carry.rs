@@ -15,7 +15,8 @@ use idm::ring::PostError;
 use crate::context;
 use crate::graph::capture;
 use crate::operation;
-use crate::remembered;
+use crate::output;
+use crate::remembered::{self, Lasting};
 use crate::session::{self, Session};
 use crate::trace::{self, kept};
 
@@ -191,8 +192,9 @@ pub(crate) fn call(
     call_with(session, op, capture::mark(context::tag_or_none()), write, read)
 }
 
-/// As `call`, of what depends on its arguments and the device alone: the answer is remembered.
+/// As `call`, of what stays the same for a while: the answer is remembered.
 pub(crate) fn remembered(
+    lasting: Lasting,
     op: u16,
     write: impl FnOnce(&mut Writer<'_>),
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
@@ -203,15 +205,15 @@ pub(crate) fn remembered(
     with_thread(session, |thread| {
         let len = thread.compose(write)?;
         let question = &thread.buffer[..len];
-        if let Some(known) = remembered::find(op, tag, question) {
+        if let Some(known) = remembered::find(lasting, op, tag, question) {
             return answer(CUDA_SUCCESS as i32, &known, read);
         }
-        let generation = remembered::generation();
+        let asked = remembered::count(lasting);
         let fill = kept(Way::Called, op, tag, |slot| slot.copy_from_slice(question));
         let reply = thread.lane.call(op, 0, tag, len, fill).map_err(call_error)?;
         trace::round_trip(len, reply.payload.len());
         if reply.status == CUDA_SUCCESS as i32 {
-            remembered::keep(generation, op, tag, question, reply.payload);
+            remembered::keep(asked, op, tag, question, reply.payload);
         }
         answer(reply.status, reply.payload, read)
     })
@@ -241,6 +243,7 @@ pub(crate) fn block(
     read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
 ) -> CudaResult {
     let session = session::get()?;
+    output::flush_own();
     check_fault(session)?;
     let tag = capture::mark(context::tag_or_none());
     if capture::is_forbidden_here() {

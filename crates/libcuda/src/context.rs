@@ -20,7 +20,7 @@ use cuda_abi::wire::{Handle, Kind, Typed};
 use parking_lot::{Mutex, RwLock};
 
 use crate::entry::not_null;
-use crate::{allocations, completion, device, handles, operation};
+use crate::{allocations, completion, device, handles, operation, remembered, reserve};
 
 #[derive(Clone, Copy)]
 struct Context {
@@ -186,6 +186,8 @@ fn retire(word: u64) {
     storage::destroy(word);
     handles::close_context(word);
     allocations::close_context(word);
+    reserve::close_context(word);
+    drop(remembered::Unsettle);
 }
 
 #[allow(non_snake_case)]

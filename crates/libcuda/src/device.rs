@@ -68,6 +68,11 @@ pub(crate) fn find(device: CUdevice) -> CudaResult<&'static Device> {
     session::get()?.devices.get(device)
 }
 
+/// Whether the zone's GPUs are computed on the CPU.
+pub(crate) fn is_soft() -> bool {
+    find(0).is_ok_and(|device| device.name.starts_with(cuda_abi::driver::SOFTWARE_GPU.as_bytes()))
+}
+
 /// Writes an output that must be there.
 ///
 /// # Safety

@@ -7,6 +7,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::context;
+use crate::functions::owners;
 
 #[derive(Clone, Copy, Default)]
 struct Live {
@@ -79,7 +80,11 @@ pub(crate) fn has_independent_streams(context: u64, flags: impl Fn(u64) -> CudaR
     let streams: Vec<Live> = LIVE.read().iter().filter(is_stream).copied().collect();
     let mut answer = streams.iter().any(|live| live.stream == StreamKind::Independent);
     for Live { word, .. } in streams.iter().filter(|live| live.stream == StreamKind::Unknown) {
-        let independent = flags(*word)? & stream_flag::NON_BLOCKING != 0;
+        let independent = match flags(*word) {
+            // Another thread has destroyed it meanwhile, perhaps with work left in it, for which only the worker can wait.
+            Err(CUDA_ERROR_INVALID_HANDLE) => return Ok(true),
+            flags => flags? & stream_flag::NON_BLOCKING != 0,
+        };
         let kind = if independent { StreamKind::Independent } else { StreamKind::Blocking };
         LIVE.write().iter_mut().filter(|live| live.word == *word).for_each(|live| live.stream = kind);
         answer |= independent;
@@ -98,6 +103,9 @@ pub(crate) fn closed(word: u64) {
     {
         let context = std::mem::take(live).context;
         count_streams(handle.kind);
+        if matches!(handle.kind, Kind::Module | Kind::Library) {
+            owners::gone(word);
+        }
         let mut left = LEFT_BEHIND.lock();
         if handle.kind == Kind::Stream && !left.contains(&context) {
             left.push(context);
@@ -139,7 +147,22 @@ pub(crate) fn close_context(context: u64) {
         if !keeps {
             STREAMS_CHANGED.fetch_add(1, Ordering::Release);
             crate::graph::capture::stream_destroyed(live.word);
+            owners::gone(live.word);
             *live = Live::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_gone_meanwhile_may_have_left_work() {
+        let context = context::current_word();
+        opened(Handle { kind: Kind::Stream, generation: 1, index: 7 }.to_word());
+        assert_eq!(has_independent_streams(context, |_| Err(CUDA_ERROR_INVALID_HANDLE)), Ok(true));
+        // That was no answer for the next time.
+        assert_eq!(has_independent_streams(context, |_| Ok(0)), Ok(false));
     }
 }

@@ -1,7 +1,5 @@
 //! Launches: checked here, because natively a wrong one fails at once, then posted.
 
-use std::sync::atomic::Ordering;
-
 use cuda_abi::border::In;
 use cuda_abi::constants::{device_attribute, launch_extra};
 use cuda_abi::error::*;
@@ -76,7 +74,7 @@ pub(crate) fn check(function: &Function, shape: &Shape) -> CudaResult {
     if function.max_threads.is_some_and(|most| threads > u64::from(most)) {
         return Err(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
     }
-    if shape.shared > function.max_dynamic_shared.load(Ordering::Relaxed) {
+    if shape.shared > 0 && shape.shared > function.max_dynamic_shared()? {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     Ok(())
@@ -175,7 +173,9 @@ unsafe fn launch(
         let packed = Block::<{ MAX_PARAMS }>::place(slot, bytes);
         // SAFETY: the caller's promise.
         unsafe { params.pack(&function, packed) };
-    })
+    })?;
+    function.note_launch();
+    Ok(())
 }
 
 /// The attributes of a launch, if all can be carried.

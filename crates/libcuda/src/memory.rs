@@ -4,14 +4,16 @@ use cuda_abi::border::Out;
 use cuda_abi::constants::attach_flag;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
-use cuda_abi::wire::ops::{Alloc, Free, MemInfo};
+use cuda_abi::wire::ops::{Alloc, Free, FreeUnused, MemInfo, UseAhead};
 
-use crate::allocations::{self, Kind};
+use crate::allocations::{self, Allocation, Kind};
 use crate::graph::{capture, memory as memory_of_graphs};
-use crate::{context, host_memory, ipc, operation};
+use crate::{carry, completion, context, device, host_memory, ipc, operation, reserve, session};
 
 /// Rows of pitched memory start at multiples of this, which suits textures and copies.
 const PITCH: usize = 512;
+/// Blocks are multiples of this.
+const ALIGN: u64 = 512;
 
 /// Allocates device memory and remembers it.
 pub(crate) fn allocate(bytes: usize) -> CudaResult<u64> {
@@ -20,9 +22,65 @@ pub(crate) fn allocate(bytes: usize) -> CudaResult<u64> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     capture::check_permitted()?;
-    let address = operation::block(&Alloc { bytes: bytes as u64 }, |reply| reply.address)?;
-    allocations::add(address, bytes as u64, Kind::Device, device, context::current_word(), 0);
+    let context = context::current_word();
+    let len = (bytes as u64).next_multiple_of(ALIGN);
+    if let Some(address) = reserve::take(context, len) {
+        let session = session::get()?;
+        let used = carry::check_fault(session).and_then(|()| {
+            // The software GPU says in its reports how large a block is, to the byte.
+            if !device::is_soft() {
+                Ok(())
+            } else {
+                completion::post_idle(session, &UseAhead { address, bytes: bytes as u64 })
+            }
+        });
+        if let Err(code) = used {
+            reserve::keep(context, len, std::iter::once(address));
+            return Err(code);
+        }
+        allocations::add(address, bytes as u64, Kind::Device, device, context, allocations::SMALL);
+        return Ok(address);
+    }
+    let (address, flags) = match ask(bytes as u64, reserve::wanted(context, len), context) {
+        // Nobody may want for memory that lies here unused.
+        Err(CUDA_ERROR_OUT_OF_MEMORY) => {
+            give_back(reserve::empty())?;
+            ask(bytes as u64, 0, context)?
+        }
+        done => done?,
+    };
+    allocations::add(address, bytes as u64, Kind::Device, device, context, flags);
     Ok(address)
+}
+
+/// Asks for a block, and keeps those that come with it; answers its address and flags.
+fn ask(bytes: u64, ahead: u32, context: u64) -> CudaResult<(u64, u32)> {
+    let (address, is_small, unwanted) = operation::block(&Alloc { bytes, ahead }, |reply| {
+        let unwanted = if reply.is_small {
+            reserve::keep(context, bytes.next_multiple_of(ALIGN), reply.ahead.iter())
+        } else {
+            Vec::new()
+        };
+        (reply.address, reply.is_small, unwanted)
+    })?;
+    give_back(unwanted)?;
+    Ok((address, if is_small { allocations::SMALL } else { 0 }))
+}
+
+/// Returns blocks that the program has never seen.
+fn give_back(blocks: Vec<u64>) -> CudaResult {
+    let session = session::get()?;
+    blocks.into_iter().try_for_each(|address| completion::post_idle(session, &FreeUnused { address }))
+}
+
+/// Frees device memory, after all work: as natively, that is waited for.
+fn free(found: &Allocation) -> CudaResult {
+    let address = found.base;
+    if found.flags & allocations::SMALL == 0 || capture::is_open() {
+        return operation::block(&Free { address }, |()| ());
+    }
+    completion::wait_for_context(context::current()?)?;
+    completion::post_idle(session::get()?, &FreeUnused { address })
 }
 
 #[allow(non_snake_case)]
@@ -68,7 +126,7 @@ pub(crate) mod api {
         let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
         let freed = match found.kind {
             Kind::Managed => host_memory::free(&found),
-            _ => operation::block(&Free { address: dptr }, |()| ()),
+            _ => free(&found),
         };
         freed.inspect_err(|_| allocations::restore(found))?;
         crate::managed::forget(&found);

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 
 use cuda_abi::border::{InSlice, Out, OutSlice, Str};
-use cuda_abi::constants::loading_mode;
+use cuda_abi::constants::{device_attribute, loading_mode};
 use cuda_abi::error::*;
 use cuda_abi::image::{self, Image};
 use cuda_abi::types::*;
@@ -15,10 +15,13 @@ use cuda_abi::wire::{
     Kind as HandleKind, List, MAX_IMAGE, MAX_IMAGE_PARTS, MAX_NAME, Operation, Text, Typed, to_vec,
 };
 
+use crate::device::Device;
 use crate::entry::not_null;
+use crate::functions::Question;
+use crate::functions::owners::{self, Owner};
 use crate::graph::capture;
 use crate::jit::{Logs, Options};
-use crate::{allocations, context, functions, handles, operation};
+use crate::{allocations, carry, context, functions, handles, hint, operation, session};
 
 /// What an image becomes.
 #[derive(Clone, Copy)]
@@ -39,17 +42,32 @@ unsafe fn load(what: As, code: *const c_void, options: &Options) -> CudaResult<u
     not_null(code)?;
     // SAFETY: the caller's promise.
     let image = unsafe { image::at(code.cast()) }.ok_or(CUDA_ERROR_INVALID_IMAGE)?;
-    load_image(what, &image, options)
+    load_image(what, &image, options).inspect_err(|code| hint::refused(*code))
 }
 
 fn load_image(what: As, image: &Image<'_>, options: &Options) -> CudaResult<u64> {
     if image.parts.is_empty() {
-        return load_with(what, image.main, &[], options);
+        return load_fitting(what, image.main, options);
     }
     let small = image.parts.iter().map(|part| part.len()).sum::<usize>() <= PARTS_AT_ONCE;
     let without = if small { Err(CUDA_ERROR_NO_BINARY_FOR_GPU) } else { load_with(what, image.main, &[], options) };
     match without {
         Err(CUDA_ERROR_NO_BINARY_FOR_GPU) => load_with(what, image.main, &image.parts, options),
+        done => done,
+    }
+}
+
+/// Loads an image without what no device of this zone can run: libraries have code for half a dozen generations of GPUs.
+fn load_fitting(what: As, image: &[u8], options: &Options) -> CudaResult<u64> {
+    let major = |device: &Device| device.attribute(device_attribute::COMPUTE_CAPABILITY_MAJOR).ok()?.try_into().ok();
+    let majors: Option<Vec<u32>> = session::get()?.devices.iter().map(major).collect();
+    let fitting = match majors.and_then(|majors| image::for_generations(image, &majors)) {
+        Some(fitting) => load_with(what, &fitting, &[], options),
+        None => Err(CUDA_ERROR_NO_BINARY_FOR_GPU),
+    };
+    match fitting {
+        // The driver may know better what it can run.
+        Err(CUDA_ERROR_NO_BINARY_FOR_GPU) => load_with(what, image, &[], options),
         done => done,
     }
 }
@@ -101,7 +119,7 @@ fn load_file(what: As, path: Str, options: &Options) -> CudaResult<u64> {
         return Err(CUDA_ERROR_INVALID_IMAGE);
     }
     bytes.pop();
-    load_with(what, &bytes, &[], options)
+    load_fitting(what, &bytes, options).inspect_err(|code| hint::refused(*code))
 }
 
 /// A name of a length that names have.
@@ -116,18 +134,33 @@ fn function_name(text: Str<'_>) -> CudaResult<&CStr> {
     if name.is_empty() { Err(CUDA_ERROR_INVALID_VALUE) } else { Ok(name) }
 }
 
-/// Looks a function up and answers its handle.
-fn look_up<R>(request: &R, name: &CStr) -> CudaResult<u64>
+/// Asks for a function and answers its handle.
+fn look_up<R>(request: &R, question: Question) -> CudaResult<u64>
 where
     R: for<'m> Operation<Reply<'m> = Described<'m>>,
 {
     // The worker looks at more than the program asked for, which no capture forbids the program.
-    capture::unaffected(|| operation::call(request, |about| functions::remember(&about, name.to_owned())))
+    capture::unaffected(|| operation::call(request, |about| question.remember(&about)))
+}
+
+/// A function or kernel of a module or library, by its name: the driver answers the same one each time.
+fn look_up_named<R>(request: &R, owner: u64, name: &CStr) -> CudaResult<u64>
+where
+    R: for<'m> Operation<Reply<'m> = Described<'m>>,
+{
+    let known = Owner::of(owner);
+    if let Some(word) = known.named(name).filter(|word| functions::find(*word as CUfunction).is_ok()) {
+        carry::check_fault(session::get()?)?;
+        return Ok(word);
+    }
+    let word = look_up(request, Question::new(name, owner))?;
+    known.name(name, word);
+    Ok(word)
 }
 
 /// Handles of everything that can be launched in a module or library. A reply holds as many as fit; the rest is asked for
 /// again.
-fn enumerate<R>(ask: impl Fn(usize) -> R) -> CudaResult<Vec<u64>>
+fn enumerate<R>(owner: u64, ask: impl Fn(usize) -> R) -> CudaResult<Vec<u64>>
 where
     R: for<'m> Operation<Reply<'m> = FunctionsListed<'m>>,
 {
@@ -137,7 +170,7 @@ where
         let total = operation::call(&ask(known), |reply| -> CudaResult<usize> {
             for listed in reply.functions.iter() {
                 let name = CString::new(listed.name).map_err(|_| CUDA_ERROR_UNKNOWN)?;
-                found.push(functions::remember(&listed.about, name));
+                found.push(Question::new(&name, owner).remember(&listed.about));
             }
             Ok(reply.total)
         })??;
@@ -152,7 +185,7 @@ where
 
 /// All functions of a module.
 pub(crate) fn functions_of(module: u64) -> CudaResult<Vec<u64>> {
-    enumerate(|skip| ModuleFunctions { module: Typed(module), skip })
+    enumerate(module, |skip| ModuleFunctions { module: Typed(module), skip })
 }
 
 /// Looks a variable up: its address and size.
@@ -206,7 +239,8 @@ pub(crate) mod api {
         function.required()?;
         let module = Typed(handles::check(HandleKind::Module, module as u64)?);
         let name = function_name(text)?;
-        function.put(look_up(&GetFunction { module, name: Text(name.to_bytes()) }, name)? as CUfunction)
+        let request = GetFunction { module, name: Text(name.to_bytes()) };
+        function.put(look_up_named(&request, module.0, name)? as CUfunction)
     }
 
     pub(crate) fn cuModuleEnumerateFunctions(
@@ -276,7 +310,8 @@ pub(crate) mod api {
         kernel.required()?;
         let library = Typed(handles::check(HandleKind::Library, library as u64)?);
         let name = function_name(text)?;
-        kernel.put(look_up(&GetKernel { library, name: Text(name.to_bytes()) }, name)? as CUkernel)
+        let request = GetKernel { library, name: Text(name.to_bytes()) };
+        kernel.put(look_up_named(&request, library.0, name)? as CUkernel)
     }
 
     pub(crate) fn cuLibraryEnumerateKernels(
@@ -286,7 +321,7 @@ pub(crate) mod api {
     ) -> CudaResult {
         kernels.required()?;
         let library = Typed(handles::check(HandleKind::Library, library as u64)?);
-        let words = enumerate(|skip| LibraryKernels { library, skip })?;
+        let words = enumerate(library.0, |skip| LibraryKernels { library, skip })?;
         for (at, word) in words.into_iter().take(count as usize).enumerate() {
             kernels.put_at(at, word as CUkernel)?;
         }
@@ -297,6 +332,7 @@ pub(crate) mod api {
         module.required()?;
         let library = Typed(handles::check(HandleKind::Library, library as u64)?);
         let word = operation::call(&LibraryModule { library }, |reply| handles::opened(reply.module.0))?;
+        owners::adopt(word, library.0);
         module.put(word as CUmodule)
     }
 
@@ -324,7 +360,8 @@ pub(crate) mod api {
         function.required()?;
         let known = functions::find(kernel)?;
         let kernel = Typed(handles::check(HandleKind::Kernel, kernel as u64)?);
-        let word = look_up(&KernelFunction { kernel }, &known.name)?;
+        carry::check_fault(session::get()?)?;
+        let word = functions::in_context(&known, || look_up(&KernelFunction { kernel }, Question::like(&known)))?;
         function.put(word as CUfunction)
     }
 }

@@ -32,7 +32,7 @@ use crate::device::Devices;
 use crate::variables;
 
 /// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Session {
     pub client: idm::Client,
@@ -176,25 +176,26 @@ fn connect() -> Result<Session, Failure> {
     let variables = variables::for_driver();
     let flags = if variables.is_empty() { 0 } else { HELLO_NEEDS_FRESH_WORKER };
     let hello = Hello::new(wire::fingerprint(), flags);
-    let (client, link) = if is_guest() { guest::connect(&hello)? } else { connect_by_socket(&hello)? };
+    let (client, link) =
+        if is_guest() { guest::connect(&hello)? } else { connect_by_socket(&env_vars::zone_socket(), &hello)? };
     let devices = greet(&client, &variables)?;
     Ok(Session { client, link: Mutex::new(link), devices, launch_blocking: variables::launch_blocking() })
 }
 
-fn connect_by_socket(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
-    let path = env_vars::zone_socket();
+fn connect_by_socket(path: &Path, hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     let no_device = CUDA_ERROR_NO_DEVICE;
-    let broker = reach(&path)
+    let broker = reach(path)
         .map_err(|error| Failure { code: no_device, text: format!("no proxy at {}: {error}", path.display()) })?;
     let broken = "invalid answer from the proxy";
     bootstrap::send(&broker, hello, &[]).map_err(failure(no_device, broken))?;
-    let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE).map_err(failure(no_device, broken))?;
+    let (welcome, fds) =
+        bootstrap::recv_within::<Welcome>(&broker, WELCOME_TIMEOUT).map_err(failure(no_device, broken))?;
     let socket = match (welcome.status(), fds.into_iter().next()) {
         (Some(WelcomeStatus::Ok), Some(socket)) => socket,
-        _ => return Err(Failure { code: no_device, text: format!("the proxy refused: {}", welcome.text()) }),
+        _ => return Err(refused(&welcome)),
     };
-    let (attach, fds) =
-        bootstrap::recv_within::<Attach>(&socket, PATIENCE).map_err(failure(no_device, "no word from the worker"))?;
+    let (attach, fds) = bootstrap::recv_within::<Attach>(&socket, WELCOME_TIMEOUT)
+        .map_err(failure(no_device, "no word from the worker"))?;
     let Some(region) = fds.into_iter().next() else {
         return Err(Failure { code: no_device, text: "the worker sent no region".to_owned() });
     };
@@ -206,6 +207,19 @@ fn connect_by_socket(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     watch(&client, &socket).map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
     hand_over_output(&socket);
     Ok((client, Link::Socket(socket)))
+}
+
+/// Why there is no worker, in the broker's words.
+fn refused(welcome: &Welcome) -> Failure {
+    let text = format!("the proxy refused: {}", welcome.text());
+    match welcome.status() {
+        // What the native driver says where library and kernel module are of different versions.
+        Some(WelcomeStatus::VersionMismatch) => {
+            let text = format!("{text} (this client library is version {})", env!("CARGO_PKG_VERSION"));
+            Failure { code: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, text }
+        }
+        _ => Failure { code: CUDA_ERROR_NO_DEVICE, text },
+    }
 }
 
 /// Connects to the broker. While a new broker takes over from an old one, its sockets are away for a moment.
@@ -331,5 +345,43 @@ pub(crate) mod api {
             Err(_) => promised_version(),
         };
         version.put(known as i32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A broker that answers one client with this.
+    fn refused_with(welcome: Welcome) -> Failure {
+        let path = std::env::temp_dir().join(format!("libcuda-{}-{}", std::process::id(), welcome.status));
+        let listener = bootstrap::listen(&path).unwrap();
+        let broker = std::thread::spawn(move || {
+            let client = bootstrap::accept(&listener).unwrap();
+            let (hello, _) = bootstrap::recv::<Hello>(&client).unwrap();
+            bootstrap::send(&client, &welcome, &[]).unwrap();
+            hello.abi_fingerprint
+        });
+        let failure = connect_by_socket(&path, &Hello::new(wire::fingerprint(), 0)).err().unwrap();
+        assert_eq!(broker.join().unwrap(), wire::fingerprint());
+        std::fs::remove_file(path).unwrap();
+        failure
+    }
+
+    #[test]
+    fn a_proxy_of_another_version_is_named_as_such() {
+        let text = "this proxy is version 9.9.9, and the client library is of another; install both from one release";
+        // Also when the messages themselves have changed since.
+        let welcome = Welcome { version: 7, ..Welcome::new(WelcomeStatus::VersionMismatch, text) };
+        let failure = refused_with(welcome);
+        assert_eq!(failure.code, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(failure.text, format!("the proxy refused: {text} (this client library is version {version})"));
+    }
+
+    #[test]
+    fn other_refusals_are_told_in_the_proxys_words() {
+        let failure = refused_with(Welcome::new(WelcomeStatus::ZoneFull, "no room"));
+        assert_eq!((failure.code, failure.text.as_str()), (CUDA_ERROR_NO_DEVICE, "the proxy refused: no room"));
     }
 }

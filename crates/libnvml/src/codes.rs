@@ -11,6 +11,7 @@ pub(crate) const NOT_FOUND: u32 = 6;
 pub(crate) const INSUFFICIENT_SIZE: u32 = 7;
 pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
 pub(crate) const TIMEOUT: u32 = 10;
+pub(crate) const LIB_RM_VERSION_MISMATCH: u32 = 18;
 pub(crate) const ARGUMENT_VERSION_MISMATCH: u32 = 25;
 pub(crate) const UNKNOWN: u32 = 999;
 
@@ -65,6 +66,7 @@ mod tests {
     #[test]
     fn every_code_has_its_text() {
         assert_eq!(text(SUCCESS), c"Success");
+        assert_eq!(text(LIB_RM_VERSION_MISMATCH), c"Driver/library version mismatch");
         assert_eq!(text(ARGUMENT_VERSION_MISMATCH), c"Argument version mismatch");
         assert_eq!(text(UNKNOWN), c"Unknown Error");
         assert_eq!(text(u32::MAX), c"Unknown Error");

@@ -11,9 +11,10 @@ use crate::types::*;
 /// Total, used and free bytes of a card, as the zone may count on them.
 fn account(view: &ZoneView, index: usize) -> NvmlResult<Memory> {
     let card = view.cards.get(index).ok_or(UNKNOWN)?;
-    let total = view.limit.map_or(card.memory, |limit| limit.min(card.memory));
+    let zone = view.on_card(index);
+    let total = zone.limit.map_or(card.memory, |limit| limit.min(card.memory));
     // A limit that was lowered may be below what is in use.
-    let used = view.used.min(total);
+    let used = zone.used.min(total);
     Ok(Memory { total, free: total - used, used })
 }
 
@@ -35,8 +36,8 @@ pub(crate) mod api {
     }
 
     pub(crate) fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<Utilization>) -> NvmlResult {
-        find(device)?;
-        let gpu = session::now()?.busy.ok_or(NOT_SUPPORTED)?;
+        let (index, _) = find(device)?;
+        let gpu = session::now()?.on_card(index).busy.ok_or(NOT_SUPPORTED)?;
         rates.put(Utilization { gpu, memory: 0 })
     }
 }

@@ -94,7 +94,7 @@ fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {
 fn start(without_cards: bool) -> NvmlResult {
     let view = ask(&env_vars::zone_socket()).map_err(|error| {
         crate::trace::note(&format!("cannot reach the proxy at {}: {error}", env_vars::zone_socket().display()));
-        DRIVER_NOT_LOADED
+        code(&error)
     })?;
     if view.cards.is_empty() && !without_cards {
         return Err(DRIVER_NOT_LOADED);
@@ -102,6 +102,14 @@ fn start(without_cards: bool) -> NvmlResult {
     *FIRST.lock() = Some(Arc::new(view));
     REFERENCES.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+/// Of a proxy that does not answer, or not in a form that this version understands.
+fn code(error: &BootstrapError) -> u32 {
+    match error {
+        BootstrapError::Invalid | BootstrapError::Size { .. } => LIB_RM_VERSION_MISMATCH,
+        _ => DRIVER_NOT_LOADED,
+    }
 }
 
 #[allow(non_snake_case)]
@@ -129,5 +137,36 @@ pub(crate) mod api {
     pub(crate) fn nvmlShutdown() -> NvmlResult {
         let less = |count: u32| count.checked_sub(1);
         REFERENCES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(|_| ()).map_err(|_| UNINITIALIZED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What NVML says of a broker that answers with these bytes.
+    fn code_for(name: &str, answer: &'static [u8]) -> Option<u32> {
+        let path = std::env::temp_dir().join(format!("libnvml-{}-{name}", std::process::id()));
+        let listener = bootstrap::listen(&path).unwrap();
+        let broker = std::thread::spawn(move || {
+            let client = bootstrap::accept(&listener).unwrap();
+            bootstrap::recv::<Inquiry>(&client).unwrap();
+            let answer = Answer::new(|bytes| {
+                bytes[..answer.len()].copy_from_slice(answer);
+                answer.len()
+            });
+            bootstrap::send(&client, &*answer, &[]).unwrap();
+        });
+        let code = ask_once(&path).err().map(|error| code(&error));
+        broker.join().unwrap();
+        std::fs::remove_file(path).unwrap();
+        code
+    }
+
+    #[test]
+    fn a_proxy_of_another_version_is_a_version_mismatch() {
+        assert_eq!(code_for("short", &[0; 3]), Some(LIB_RM_VERSION_MISMATCH));
+        assert_eq!(code_for("other", &[0xee; 4096]), Some(LIB_RM_VERSION_MISMATCH));
+        assert_eq!(code(&BootstrapError::Closed), DRIVER_NOT_LOADED);
     }
 }

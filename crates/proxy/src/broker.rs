@@ -35,6 +35,7 @@ pub fn run(args: ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
     let signals = crate::on_signals(&[SIGTERM, SIGINT]).map_err(failure)?;
     let config = settings::broker(&args, &file)?;
     let (backend, jail, json_logs) = (config.backend.name(), config.jail, settings::json_logs(&args, &file));
+    let driver_filter = config.driver_filter.name();
     let mut helpers = Helpers::default();
     let spawner = helpers.start(&args, &file, programs)?;
     let mut broker = Broker::start(config, spawner).map_err(start_failure)?;
@@ -50,7 +51,8 @@ pub fn run(args: ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
         let reload = crate::on_signals(&[SIGHUP]).map_err(failure)?;
         broker.reload_on(reload, settings::reloader(args, path, file)).map_err(failure)?;
     }
-    tracing::info!(state_dir = %broker.state_dir().path().display(), backend, jail = jail.name(), "serving");
+    let state_dir = broker.state_dir().path().display();
+    tracing::info!(%state_dir, backend, jail = jail.name(), driver_filter, "serving");
     notify_ready();
     if let Some(lifeline) = &lifeline {
         packet::send(lifeline, b"ready", &[]).map_err(failure)?;

@@ -32,6 +32,42 @@ pub fn start(default: LevelFilter, format: Option<LogFormat>) {
     let _ = if json { lines.event_format(Json).try_init() } else { lines.try_init() };
 }
 
+/// The same for a proxy that a user started with `run` and never sees: what it says stands between the program's own lines.
+pub(crate) fn start_plain(default: LevelFilter) {
+    let lines = tracing_subscriber::fmt().with_max_level(default).with_ansi(false).log_internal_errors(false);
+    let _ = lines.with_writer(std::io::stderr).event_format(Plain).try_init();
+}
+
+/// A line as a command prints it; what a worker says, such as the software GPU's report of a faulting kernel, as it is.
+struct Plain;
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        writeln!(writer, "{}", plain(&fields.0))
+    }
+}
+
+fn plain(fields: &serde_json::Map<String, serde_json::Value>) -> String {
+    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let event = fields.get("event").map(text).unwrap_or_default();
+    if let (WORKER_LOG, Some(said)) = (event.as_str(), fields.get("text")) {
+        return text(said);
+    }
+    let others = fields.iter().filter(|(name, _)| *name != "event");
+    let others: Vec<String> = others.map(|(name, value)| format!("{name} {}", text(value))).collect();
+    let others = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
+    format!("bulkhead: {event}{others}")
+}
+
+/// The event that brings a line of a worker's.
+const WORKER_LOG: &str = "worker log";
+
 /// One flat object per event.
 struct Json;
 
@@ -81,5 +117,20 @@ impl Visit for Fields {
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.set(field.name(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_private_proxy_speaks_in_plain_lines() {
+        let line = |fields: serde_json::Value| plain(fields.as_object().unwrap());
+        let report = "softgpu: illegal address in kernel oob(int*, int)";
+        assert_eq!(line(serde_json::json!({ "event": "worker log", "worker": 7, "text": report })), report);
+        let dropped = serde_json::json!({ "event": "worker log lines dropped", "lines": 3, "worker": 7 });
+        assert_eq!(line(dropped), "bulkhead: worker log lines dropped (lines 3, worker 7)");
+        assert_eq!(line(serde_json::json!({ "event": "gone" })), "bulkhead: gone");
     }
 }

@@ -10,6 +10,7 @@ use broker::{Config, Meter, Reload, Suspend};
 use config::File;
 use config::kubernetes::Kubernetes;
 use control::backend::Backend;
+use control::driver_filter::DriverFilter;
 use control::host_defaults::{HostDefaults, machine_memory};
 use control::jail::Demand;
 use control::spawner::SLOTS;
@@ -31,6 +32,7 @@ const WORKER_UIDS: u32 = 0x3000_0000;
 const NVIDIA_CONTEXT: u64 = 523 << 20;
 const OVERDRAFT: u64 = 1 << 30;
 const WATCHDOG: u32 = 60;
+const RESUME_TIMEOUT: u32 = 600;
 
 /// Validates the configuration.
 pub fn check(args: &ProxyArgs, file: &File, path: Option<&Path>) -> Result<ExitCode, Failure> {
@@ -63,6 +65,12 @@ pub fn read(path: Option<&Path>) -> Result<File, Failure> {
 
 /// Starts the log of a daemon.
 pub fn start_logs(args: &ProxyArgs, file: &File) {
+    // Who looks for faults gets what a node's proxy logs.
+    let asked =
+        [control::env_vars::LOG, control::env_vars::LOG_FORMAT].iter().any(|name| std::env::var_os(name).is_some());
+    if args.private && !asked {
+        return crate::logging::start_plain(LevelFilter::WARN);
+    }
     let usual = if args.private { LevelFilter::WARN } else { LevelFilter::INFO };
     let level = file.log_level.as_deref().and_then(|level| level.parse().ok()).unwrap_or(usual);
     let named = |json| if json { LogFormat::Json } else { LogFormat::Text };
@@ -94,6 +102,14 @@ fn jail(args: &ProxyArgs, file: &File) -> Demand {
     args.jail.map(Demand::from).or(file.jail).unwrap_or(usual)
 }
 
+/// The software GPU's workers reach no driver.
+fn driver_filter(args: &ProxyArgs, file: &File, backend: &Backend) -> DriverFilter {
+    match backend {
+        Backend::Soft { .. } => DriverFilter::Off,
+        Backend::Nvidia { .. } => args.driver_filter.or(file.driver_filter).unwrap_or_default(),
+    }
+}
+
 fn worker_uids(args: &ProxyArgs, file: &File) -> u32 {
     args.worker_uids.or(file.worker_uids).unwrap_or(WORKER_UIDS)
 }
@@ -106,6 +122,11 @@ pub fn daemon_uids(file: &File) -> (u32, u32) {
 
 fn suspend_idle(args: &ProxyArgs, file: &File) -> u32 {
     args.suspend_idle.or(file.suspend_idle).unwrap_or(0)
+}
+
+/// Whether clients are suspended without being asked for one by one: their memory must fit into their zones' then.
+fn suspends(args: &ProxyArgs, file: &File) -> bool {
+    suspend_idle(args, file) > 0 || file.suspend_on_demand || file.suspend_memory.is_some_and(|memory| memory > 0)
 }
 
 /// Whether logs are written for machines.
@@ -130,12 +151,19 @@ pub fn broker(args: &ProxyArgs, file: &File) -> Result<Config, Failure> {
         grants,
         spare_workers,
         jail: jail(args, file),
+        driver_filter: driver_filter(args, file, &backend),
         worker_uids: worker_uids(args, file),
         context_memory: args.context_memory.or(file.context_memory).unwrap_or(context_memory),
         meter: nvml(&backend).map(|_| Meter { allowance }),
-        host_defaults: host_defaults(&backend, suspend > 0),
+        host_defaults: host_defaults(&backend, suspends(args, file)),
         max_workers: SLOTS,
-        suspend: (suspend > 0).then(|| Suspend { after: Duration::from_secs(suspend.into()) }),
+        suspend: Suspend {
+            after: (suspend > 0).then(|| Duration::from_secs(suspend.into())),
+            with_context: file.suspend_context,
+            memory: file.suspend_memory.unwrap_or(machine_memory() / 2),
+            on_demand: file.suspend_on_demand,
+            resume_timeout: Duration::from_secs(file.resume_timeout.unwrap_or(RESUME_TIMEOUT).into()),
+        },
         max_clients_per_zone,
         watchdog: (watchdog > 0).then(|| Duration::from_secs(watchdog.into())),
         backend,
@@ -153,6 +181,15 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
     if jail == Demand::Require && !file.allow_hmm {
         worker_arguments.push("--refuse-hmm".into());
     }
+    let filter = driver_filter(args, file, &backend);
+    if filter == DriverFilter::Supervise && suspend_idle(args, file) > 0 {
+        // Who is resumed makes clients of the driver, and a supervised worker cannot.
+        let line = "driver_filter = \"supervise\" and suspend_idle exclude each other";
+        return Err(Failure::new(Exit::Config, line));
+    }
+    if filter != DriverFilter::Off {
+        worker_arguments.extend(["--driver-filter".into(), filter.name().into()]);
+    }
     Ok(Settings {
         state_dir: state_dir(args, file),
         jail,
@@ -160,7 +197,10 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
         program: programs.worker.clone(),
         worker_arguments,
         meter: meter(&backend),
-        mover: (suspend_idle(args, file) > 0).then(|| mover(&backend)),
+        // Also for clients that a broker before this one has suspended in that way.
+        mover: (file.suspend_context || suspend_idle(args, file) > 0).then(|| mover(&backend)),
+        preemptor: Some(Helper { arguments: vec!["preemptor".into()], libraries: None }),
+        preemption_test: Some(preemption_test(&backend)),
         json_logs: json_logs(args, file),
         host_memory: match file.host_memory {
             None => Some(host_defaults(&backend, false).node_memory()),
@@ -187,6 +227,15 @@ fn mover(backend: &Backend) -> Helper {
         arguments.extend(["--library".into(), library.into()]);
         libraries = library.parent().map(Path::to_owned);
     }
+    Helper { arguments, libraries }
+}
+
+fn preemption_test(backend: &Backend) -> Helper {
+    let arguments = ["preemption-test".into()].into_iter().chain(backend.to_arguments()).collect();
+    let libraries = match backend {
+        Backend::Nvidia { library, .. } => library.parent().map(Path::to_owned),
+        Backend::Soft { .. } => None,
+    };
     Helper { arguments, libraries }
 }
 

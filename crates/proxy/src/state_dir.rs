@@ -31,7 +31,14 @@ pub(crate) fn prepare(path: &Path, broker: u32) -> io::Result<()> {
     if !path.is_dir() {
         DirBuilder::new().recursive(true).mode(0o711).create(path)?;
     }
-    let state = rustix::fs::openat(CWD, &path.canonicalize()?, DIRECTORY, Mode::empty())?;
+    let path = path.canonicalize()?;
+    if let Some(closed) = path.ancestors().skip(1).find(|above| !enters(above, broker)) {
+        let (closed, reason) = (closed.display(), "the broker runs as another user than root");
+        return Err(io::Error::other(format!(
+            "user {broker} cannot enter {closed} ({reason}); use `chmod o+x {closed}`, or name another directory"
+        )));
+    }
+    let state = rustix::fs::openat(CWD, &path, DIRECTORY, Mode::empty())?;
     let known = rustix::fs::fstat(&state)?;
     // Such as /tmp, which is not ours to take.
     if known.st_mode & 0o002 != 0 {
@@ -60,6 +67,19 @@ pub(crate) fn prepare(path: &Path, broker: u32) -> io::Result<()> {
         hand_over(&state, name, broker)?;
     }
     Ok(())
+}
+
+/// Whether a user with a group of the same number can pass through a directory, as far as its mode tells.
+fn enters(directory: &Path, user: u32) -> bool {
+    let Ok(known) = rustix::fs::stat(directory) else { return true };
+    // Who has set an access control list knows what he does.
+    let listed = rustix::fs::getxattr(directory, "system.posix_acl_access", &mut [0; 0]).is_ok();
+    let bit = match (known.st_uid == user, known.st_gid == user) {
+        (true, _) => 0o100,
+        (false, true) => 0o010,
+        (false, false) => 0o001,
+    };
+    listed || known.st_mode & bit != 0
 }
 
 /// Makes a directory, or takes one that root or its owner-to-be has made.
@@ -175,6 +195,21 @@ mod tests {
         }
         assert_eq!((look(&victim).0, look(&victim.join("inside")).0), (0, 0));
         prepare(&state, BROKER).unwrap();
+    }
+
+    #[test]
+    fn a_place_that_the_broker_cannot_reach_is_named() {
+        if !testkit::is_root() {
+            return;
+        }
+        let directory = testkit::directory();
+        let home = directory.join("home");
+        std::fs::create_dir(&home).unwrap();
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let error = prepare(&home.join("state"), BROKER).unwrap_err().to_string();
+        assert!(error.contains(&format!("cannot enter {}", home.display())) && error.contains("chmod"), "{error}");
+        std::fs::set_permissions(&home, std::fs::Permissions::from_mode(0o711)).unwrap();
+        prepare(&home.join("state"), BROKER).unwrap();
     }
 
     #[test]

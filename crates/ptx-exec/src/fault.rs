@@ -4,6 +4,8 @@ use std::fmt;
 
 use ptx_passes::ir::Source;
 
+use crate::name::demangled;
+
 /// What a kernel did wrong, or what was done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -29,6 +31,23 @@ pub enum FaultKind {
     Unsupported,
 }
 
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::IllegalAddress => "illegal address",
+            Self::Misaligned => "misaligned address",
+            Self::Assert => "failed assertion",
+            Self::Trap => "trap",
+            Self::Stopped => "stopped",
+            Self::StackOverflow => "stack overflow",
+            Self::IllegalTarget => "call to no function",
+            Self::Deadlock => "deadlock",
+            Self::InvalidLaunch => "invalid launch",
+            Self::Unsupported => "unsupported instruction",
+        })
+    }
+}
+
 /// The first error of a grid; the rest of the grid was abandoned.
 #[derive(Clone, Debug)]
 pub struct Fault {
@@ -48,13 +67,14 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [bx, by, bz] = self.block;
         let [tx, ty, tz] = self.thread;
-        write!(f, "{:?} in kernel {} (block {bx},{by},{bz} thread {tx},{ty},{tz})", self.kind, self.kernel)?;
+        let kernel = demangled(&self.kernel);
+        write!(f, "{} in kernel {kernel}, block {bx},{by},{bz}, thread {tx},{ty},{tz}", self.kind)?;
         if let Some(address) = self.address {
-            write!(f, " at address {address:#x}")?;
+            write!(f, ", address {address:#x}")?;
         }
         match (&self.source, self.line) {
-            (Some(source), Some(ptx)) => write!(f, " in {source} (PTX line {ptx})")?,
-            (None, Some(ptx)) => write!(f, " in PTX line {ptx}")?,
+            (Some(source), Some(ptx)) => write!(f, ", {source} (PTX line {ptx})")?,
+            (None, Some(ptx)) => write!(f, ", PTX line {ptx}")?,
             _ => {}
         }
         if !self.message.is_empty() {

@@ -10,6 +10,7 @@ use super::atomics;
 use super::block::{BARRIERS, BarrierResult};
 use super::context::{Context, Pause, RawFault, fail, suspend};
 use super::fault::FaultKind;
+use super::gate;
 use super::half_math;
 use super::interleave;
 use super::marks;
@@ -251,6 +252,7 @@ pub(crate) unsafe fn should_yield(context: *mut Context) -> bool {
         } else {
             (*(*context).attention).store(0, Ordering::Relaxed);
         }
+        gate::pass(|| (*(*context).grid).stopping());
         if (*(*context).grid).stopping() {
             fail(context, RawFault { kind: FaultKind::Stopped, address: None, message: String::new() });
         }
@@ -327,6 +329,9 @@ extern "C" fn free(context: *mut Context, address: u64) {
     }
 }
 
+/// A wait as long as this is left to the operating system.
+const WORTH_SLEEPING: Duration = Duration::from_micros(20);
+
 extern "C" fn sleep(context: *mut Context, nanoseconds: u32) {
     let until = Instant::now() + Duration::from_nanos(u64::from(nanoseconds.min(1_000_000)));
     // SAFETY: as in `poll`.
@@ -336,10 +341,14 @@ extern "C" fn sleep(context: *mut Context, nanoseconds: u32) {
                 fail(context, RawFault { kind: FaultKind::Stopped, address: None, message: String::new() });
             }
             suspend(context, Pause::Yield);
-            if Instant::now() >= until {
-                return;
+            let left = until.saturating_duration_since(Instant::now());
+            match left {
+                Duration::ZERO => return,
+                // Shorter than it takes to wake up.
+                _ if left < WORTH_SLEEPING => std::thread::yield_now(),
+                // Others of its block had their turn, and a thread that waits needs no processor.
+                _ => std::thread::sleep(left.min(WORTH_SLEEPING * 5)),
             }
-            std::thread::yield_now();
         }
     }
 }

@@ -16,7 +16,7 @@ use super::context::{Context, Pause, RawFault, Trap};
 use super::fault::{Fault, FaultKind};
 use super::fiber::{Back, Fiber};
 use super::grid::Grid;
-use super::{helpers, ticker};
+use super::{gate, helpers, ticker};
 
 /// Rounds in which every thread of a block only spins, after which another block may begin. A round takes a tick or more.
 const SPIN_LIMIT: u32 = 20;
@@ -26,6 +26,7 @@ const MAX_SPINNING: usize = 64;
 impl Grid<'_> {
     /// Works on the grid until no block is left. The thread's fibers and buffers are kept for the next grid.
     pub fn work(&self) {
+        let _inside = gate::enter(|| self.stopping());
         WORKER.with(|worker| match worker.try_borrow_mut() {
             Ok(mut worker) => worker.run(self),
             // A launch from within a launch on the same thread, by an `Output` of strange taste.
@@ -79,6 +80,7 @@ impl Worker {
         let mut running: Vec<usize> = Vec::new();
         let mut spins = 0;
         loop {
+            gate::pass(|| grid.stopping());
             if grid.stopping() {
                 return self.abandon(&running);
             }

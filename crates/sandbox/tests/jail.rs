@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use control::backend::{Backend, Options};
 use control::packet;
 use libtest_mimic::{Arguments, Trial};
+use sandbox::driver::{Branch, Seal};
 use sandbox::jail::{self, Policy, Request};
 
 const NOBODY: u32 = 65534;
@@ -47,11 +48,20 @@ fn inside(arguments: &[String]) {
         keep: vec![socket.as_raw_fd()],
         without_pid_namespace: false,
         names_descriptors: true,
+        driver_filter: match arguments[3].as_str() {
+            "supervised" => jail::DriverFilter::Supervise,
+            "filtered" => jail::DriverFilter::Refuse,
+            _ => jail::DriverFilter::Off,
+        },
+        branch: Branch::of("580.159.04"),
     };
-    let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request)).unwrap();
+    let mut kernel = jail::Linux::default();
+    let report = jail::enter(&mut kernel, &jail::plan(&request)).unwrap();
     assert!(report.missing.is_empty(), "{:?}", report.reasons);
     match arguments[3].as_str() {
         "cuda" => start_cuda(&arguments[0]),
+        "filtered" => filtered(),
+        "supervised" => supervised(kernel.take_seal().expect("a guard that supervises")),
         "look" => look(&request, stray.as_raw_fd(), socket.as_raw_fd()),
         "wait" => {
             // SAFETY: the call takes nothing.
@@ -170,6 +180,49 @@ fn send_descriptors() {
     }
 }
 
+/// A control of an object, to a file that is no driver: the result, and what the driver is said to have answered.
+fn control(file: &File, command: u32) -> (i64, u32) {
+    let mut parameters = [0u32; 4];
+    let address = parameters.as_mut_ptr().expose_provenance() as u64;
+    let mut arguments = [1, 1, command, 0, address as u32, (address >> 32) as u32, 16, 0xdead];
+    // SAFETY: arguments and parameters of a control, which live through the call.
+    let result = unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), 0xc020_462a_u64, arguments.as_mut_ptr()) };
+    (result, arguments[7])
+}
+
+/// Requests that no driver library makes are refused, and the others get where they are sent.
+fn filtered() {
+    let file = File::open("/dev/null").unwrap();
+    assert_eq!(control(&file, 0x2080_110b), (-1, 0xdead));
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY), "the file's own answer");
+    // SAFETY: the request is refused before anybody looks at the address.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), 0xc010_46d3_u64, 0) }, -1);
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EPERM));
+    eprintln!("fine");
+}
+
+/// The guard makes the calls, with the worker's own user and no right of its own.
+fn supervised(seal: Seal) {
+    let file = File::open("/dev/null").unwrap();
+    assert_eq!(control(&file, 0x2080_110b), (-1, 0xdead), "nobody stands between yet");
+    seal.close().unwrap();
+    const NOT_SUPPORTED: u32 = 0x56;
+    assert_eq!(control(&file, 0x2080_110b), (0, NOT_SUPPORTED), "stopping channels");
+    assert_eq!(control(&file, 0x2080_200a), (0, 0), "a setting of the whole GPU is answered");
+    assert_eq!(control(&file, 0x0000_0102), (-1, 0xdead));
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOTTY), "the guard calls drivers only");
+    let threads = [0; 4].map(|_| {
+        std::thread::spawn(|| {
+            let file = File::open("/dev/null").unwrap();
+            for _ in 0..100 {
+                assert_eq!(control(&file, 0x2080_110b), (0, NOT_SUPPORTED));
+            }
+        })
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    eprintln!("fine");
+}
+
 /// NVIDIA's driver, as a worker would start it.
 fn start_cuda(library: &str) {
     let library = CString::new(library).unwrap();
@@ -278,6 +331,10 @@ fn tests() -> Vec<Trial> {
         if let Ok(Backend::Nvidia { library, .. }) = Backend::choose(&Options::default()) {
             let test = move |dir: &Directory, root| run_inside(dir, library.to_str().unwrap(), root, "cuda");
             add("NVIDIA's driver starts".to_owned(), Box::new(test));
+        }
+        add("filtered".to_owned(), Box::new(|dir, root| run_inside(dir, STANDIN, root, "filtered")));
+        if root {
+            add("supervised".to_owned(), Box::new(|dir, root| run_inside(dir, STANDIN, root, "supervised")));
         }
         add("a killed guard takes its worker along".to_owned(), Box::new(kill_guard));
     }

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::memory::pool::Pool;
 use super::state;
 
-const NAME: &str = "Bulkhead softgpu";
+const NAME: &str = cuda_abi::driver::SOFTWARE_GPU;
 
 pub(crate) struct Device {
     pub ordinal: usize,
@@ -74,8 +74,13 @@ impl Device {
     }
 
     fn bus_id(&self) -> String {
-        format!("0000:{:02X}:00.0", self.slot + 1)
+        bus_id(self.slot)
     }
+}
+
+/// The PCI address of a software GPU.
+pub fn bus_id(slot: usize) -> String {
+    format!("0000:{:02X}:00.0", slot + 1)
 }
 
 /// Unique for each device of this machine's software GPUs; valid as a version 8 UUID.

@@ -210,6 +210,7 @@ fn cuEventSynchronize(event_: CUevent) -> CudaResult {
         queue.help(position);
     }
     event.wait(number);
+    super::output::flush();
     event.context.health()
 }
 

@@ -17,7 +17,7 @@ use super::graph::{KernelTask, Task, capture};
 use super::handles::{of, out};
 use super::memory::alloc;
 use super::memory::map::{self, Kind};
-use super::output::Printer;
+use super::output::{self, Printer};
 use super::queue::Work;
 use super::{event, heap, notice, occupancy, stream};
 
@@ -101,7 +101,7 @@ fn check(function: &Arc<Function>, request: &Request) -> CudaResult {
     }
     valid(request.dynamic_shared <= function.settings.max_dynamic())?;
     if let Some(reason) = &kernel.unsupported {
-        notice::once(format!("kernel {} cannot be run: {reason}", kernel.name));
+        notice::once(format!("kernel {} cannot be run: {reason}", ptx_exec::demangled(&kernel.name)));
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     if request.cooperative {
@@ -211,6 +211,7 @@ fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u
     // Shared and local memory have addresses of their own, which no allocation is near to.
     let nearest = fault.address.filter(|address| map::in_window(*address)).and_then(map::nearest);
     let nearest = nearest.map_or_else(String::new, |text| format!("; {text}"));
+    output::flush();
     notice::say(&format!("{fault}{nearest} ({})", name(code)));
     Err(code)
 }

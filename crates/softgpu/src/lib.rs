@@ -66,9 +66,10 @@ mod visible;
 
 use cuda_abi::driver::Driver;
 
+pub use device::bus_id;
 pub use memory::blocks;
 pub use output::{Sink, set_output};
-pub use ptx_exec::cache;
+pub use ptx_exec::{cache, gate};
 pub use state::{Config, show_only};
 
 /// The driver's functions. The first configuration given in a process stays.

@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::abi::CudaResult;
 use super::context::Context;
-use super::executor;
+use super::{executor, output};
 
 /// Submitting to a queue this long waits until there is room, as natively.
 const MAX_QUEUED: usize = 4096;
@@ -178,6 +178,7 @@ impl Queue {
             let (next, _) = self.finish();
             self.hand_over(next);
         }
+        output::flush();
         self.context.health()
     }
 
@@ -195,6 +196,7 @@ impl Queue {
         let count = self.inner.lock().submitted;
         self.help(count);
         self.wait(count);
+        output::flush();
     }
 
     /// Does the work up to a position in this thread, if no other has started on it.

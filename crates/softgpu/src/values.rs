@@ -41,6 +41,8 @@ impl Word {
     }
 
     pub(crate) fn write(self) -> CudaResult {
+        // Somebody waits for the word.
+        super::output::flush();
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
         // Release: everything that the stream did before is visible to a thread that sees the value.

@@ -13,7 +13,8 @@ use crate::Settings;
 use crate::settings::Helper;
 
 /// Variables that workers get. A tenant's worker has no business with the rest of the operator's environment.
-const PASSED_ON: [&str; 4] = [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, "RUST_BACKTRACE"];
+const PASSED_ON: [&str; 5] =
+    [env_vars::LOG, env_vars::SOFT_THREADS, env_vars::SOFT_CHECK, env_vars::DRIVER_CALLS, "RUST_BACKTRACE"];
 
 /// A worker, or with `inventory` the process that describes the cards.
 pub(crate) fn worker(
@@ -52,6 +53,19 @@ pub(crate) fn meter(settings: &Settings, meter: &Helper, root: bool) -> Command 
     command.envs(std::env::var_os(env_vars::LOG).map(|value| (env_vars::LOG, value)));
     if root {
         command.uid(settings.meter_uid()).gid(settings.meter_uid());
+    }
+    command
+}
+
+/// The preemptor, or what tests whether it can do anything. It needs no right but the descriptors that it is given: the
+/// driver would count what this user may do.
+pub(crate) fn preemptor(settings: &Settings, preemptor: &Helper, root: bool) -> Command {
+    let mut command = helper(settings, preemptor);
+    for name in PASSED_ON {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    if root {
+        command.uid(settings.preemptor_uid()).gid(settings.preemptor_uid());
     }
     command
 }

@@ -50,7 +50,8 @@ struct Running {
     is_worker: bool,
     /// The worker whose memory it moves.
     moves: Option<u64>,
-    is_meter: bool,
+    /// Which one it is of those of whom there is one.
+    single: Option<Single>,
     /// Its broker is gone, and the next one has not adopted it.
     is_orphan: bool,
     /// The jailed process itself, of which descriptors are taken; none while it is not known, or sends them itself.
@@ -59,13 +60,21 @@ struct Running {
     client: Option<OwnedFd>,
 }
 
+/// Helpers of whom there is one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Single {
+    Meter,
+    Preemptor,
+    PreemptionTest,
+}
+
 /// What a process is for.
 #[derive(Default)]
 struct Kind {
     slot: Option<usize>,
     is_worker: bool,
     moves: Option<u64>,
-    is_meter: bool,
+    single: Option<Single>,
 }
 
 impl Local {
@@ -208,9 +217,9 @@ impl State {
     fn keep(&mut self, pid: u32, process: OwnedFd, kind: Kind) -> io::Result<Started> {
         let started = Started { id: self.next + 1, pid, process: process.try_clone()? };
         self.next += 1;
-        let Kind { slot, is_worker, moves, is_meter } = kind;
+        let Kind { slot, is_worker, moves, single } = kind;
         let running =
-            Running { pid, process, slot, is_worker, moves, is_meter, is_orphan: false, inside: None, client: None };
+            Running { pid, process, slot, is_worker, moves, single, is_orphan: false, inside: None, client: None };
         self.children.insert(self.next, running);
         Ok(started)
     }
@@ -230,6 +239,14 @@ impl Spawner for Local {
                 let meter = self.settings.meter.as_ref().ok_or_else(missing)?;
                 command::meter(&self.settings, meter, rustix::process::geteuid().is_root())
             }
+            Program::Preemptor | Program::PreemptionTest => {
+                let helper = match program {
+                    Program::Preemptor => &self.settings.preemptor,
+                    _ => &self.settings.preemption_test,
+                };
+                let helper = helper.as_ref().ok_or_else(missing)?;
+                command::preemptor(&self.settings, helper, rustix::process::geteuid().is_root())
+            }
             Program::Mover { worker, which } => {
                 let mover = self.settings.mover.as_ref().ok_or_else(missing)?;
                 let target = self.target(&self.lock(), *worker)?;
@@ -239,12 +256,16 @@ impl Spawner for Local {
         command::connect(&mut command, stdin, stderr);
         let kind = match program {
             Program::Mover { worker, .. } => Kind { moves: Some(*worker), ..Kind::default() },
-            _ => Kind { is_meter: true, ..Kind::default() },
+            Program::Preemptor => Kind { single: Some(Single::Preemptor), ..Kind::default() },
+            Program::PreemptionTest => Kind { single: Some(Single::PreemptionTest), ..Kind::default() },
+            _ => Kind { single: Some(Single::Meter), ..Kind::default() },
         };
         let mut state = self.lock();
         // These have no slot that would bound them.
         let same = |running: &Running| {
-            running.is_meter && kind.is_meter || kind.moves.is_some() && running.moves == kind.moves
+            // One that was killed and is not reaped yet is in nobody's way.
+            let same = kind.single.is_some() && running.single == kind.single && process::is_alive(&running.process);
+            same || kind.moves.is_some() && running.moves == kind.moves
         };
         if state.children.values().any(same) {
             return Err(io::Error::other("already running"));
@@ -477,6 +498,8 @@ mod tests {
             worker_arguments: Vec::new(),
             meter: None,
             mover: None,
+            preemptor: None,
+            preemption_test: None,
             json_logs: false,
             host_memory: None,
         })

@@ -13,7 +13,7 @@ use control::spawner::{Confined, Facts, HostLimits, Program, SLOTS};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Changes whenever a message does: after half an upgrade the two would misunderstand each other.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// As many GPUs as a request can name.
 const MAX_GPUS: usize = 64;
 /// The kernel nests no more pid namespaces.
@@ -71,6 +71,10 @@ pub mod kind {
     pub const CLEAR_ADMIN_SOCKET: u32 = 23;
     /// → nothing.
     pub const OPEN_ADMIN_SOCKET: u32 = 24;
+    /// With the descriptor of standard input → child.
+    pub const PREEMPTOR: u32 = 25;
+    /// With the descriptor of standard input → child.
+    pub const PREEMPTION_TEST: u32 = 26;
 }
 
 /// Bits of [`Request::flags`].
@@ -276,6 +280,8 @@ impl Request {
             Program::Worker(how) => confined(kind::WORKER, how),
             Program::Inventory(how) => confined(kind::INVENTORY, how),
             Program::Meter => Ok(Self::new(kind::METER)),
+            Program::Preemptor => Ok(Self::new(kind::PREEMPTOR)),
+            Program::PreemptionTest => Ok(Self::new(kind::PREEMPTION_TEST)),
             Program::Mover { worker, which } => {
                 Ok(Self { child: *worker, ..Self::new(kind::MOVER) }.with(flag::BACK, *which == Move::Back))
             }
@@ -302,6 +308,8 @@ impl Request {
             kind::WORKER => start(Program::Worker(confined()?)),
             kind::INVENTORY => start(Program::Inventory(confined()?)),
             kind::METER => start(Program::Meter),
+            kind::PREEMPTOR => start(Program::Preemptor),
+            kind::PREEMPTION_TEST => start(Program::PreemptionTest),
             kind::MOVER => {
                 let which = if self.has(flag::BACK) { Move::Back } else { Move::Out };
                 start(Program::Mover { worker: self.child, which })
@@ -470,6 +478,8 @@ mod tests {
             Asked::Start(Program::Worker(confined.clone()), true, true),
             Asked::Start(Program::Inventory(Confined { names_descriptors: true, ..confined }), true, false),
             Asked::Start(Program::Meter, true, false),
+            Asked::Start(Program::Preemptor, true, false),
+            Asked::Start(Program::PreemptionTest, true, false),
             Asked::Start(Program::Mover { worker: 9, which: Move::Back }, false, false),
             Asked::Adopt { slot: 3, pid: 4, start_time: 5, zone: Some(zone()) },
             Asked::Adopt { slot: 3, pid: 4, start_time: 5, zone: None },
@@ -499,7 +509,7 @@ mod tests {
     fn what_is_asked_arrives() {
         let kinds: std::collections::BTreeSet<u32> =
             all().iter().map(|asked| Request::of(asked).unwrap().kind).collect();
-        assert_eq!(kinds, (kind::FACTS..=kind::OPEN_ADMIN_SOCKET).collect(), "one of each is tried");
+        assert_eq!(kinds, (kind::FACTS..=kind::PREEMPTION_TEST).collect(), "one of each is tried");
         for asked in all() {
             let sent = Request::of(&asked).unwrap();
             let read = Request::read_from_bytes(sent.as_bytes()).unwrap();

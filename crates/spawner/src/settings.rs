@@ -26,6 +26,10 @@ pub struct Settings {
     pub meter: Option<Helper>,
     /// What it takes to make it the mover; the move follows, and of the process its number, start time and user id.
     pub mover: Option<Helper>,
+    /// What it takes to make it the preemptor; none where nothing is preempted.
+    pub preemptor: Option<Helper>,
+    /// What it takes to have it test whether preemption works.
+    pub preemption_test: Option<Helper>,
     /// Bytes of host memory of all workers together; none: no limit.
     pub host_memory: Option<u64>,
     /// Helpers log as the broker does.
@@ -50,6 +54,11 @@ impl Settings {
     /// The user id of the meter: workers have those before it.
     pub fn meter_uid(&self) -> u32 {
         self.uid(SLOTS)
+    }
+
+    /// The user id of the preemptor: the next after the exporter's.
+    pub fn preemptor_uid(&self) -> u32 {
+        self.uid(SLOTS + 3)
     }
 
     /// The user and group that the broker runs as.

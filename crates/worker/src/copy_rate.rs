@@ -8,7 +8,7 @@ use cuda_abi::error::*;
 use cuda_abi::types::*;
 use parking_lot::Mutex;
 
-use super::state::Counters;
+use super::state::{Counters, current_context};
 use control::histogram::COPY_RATES;
 
 /// Below this the copy's start is most of it.
@@ -29,6 +29,8 @@ struct Look {
     start: CUevent,
     end: CUevent,
     bytes: u64,
+    /// Index of the context that the events live in.
+    context: u32,
     /// Not before the copy was given to the GPU.
     complete: bool,
 }
@@ -57,7 +59,7 @@ impl CopyRate {
                 return false;
             }
         }
-        state.under_way = Some(Look { start, end, bytes, complete: false });
+        state.under_way = Some(Look { start, end, bytes, context: current_context(), complete: false });
         true
     }
 
@@ -74,6 +76,16 @@ impl CopyRate {
         }
     }
 
+    /// A context, which is current and has no more work, is about to go, and its events with it.
+    pub(crate) fn end_context(&self, driver: &Driver, counters: &Counters, context: u32) {
+        let mut state = self.0.lock();
+        if state.under_way.as_ref().is_some_and(|look| look.context == context) {
+            collect(&mut state, driver, counters);
+            let left = state.under_way.take();
+            left.into_iter().for_each(|look| destroy(driver, [look.start, look.end]));
+        }
+    }
+
     /// Takes what has been seen, if the copy is through.
     pub(crate) fn collect(&self, driver: &Driver, counters: &Counters) {
         collect(&mut self.0.lock(), driver, counters);
@@ -83,7 +95,7 @@ impl CopyRate {
 fn collect(state: &mut State, driver: &Driver, counters: &Counters) {
     let Some(look) = state.under_way.as_ref().filter(|look| look.complete) else { return };
     let mut milliseconds = 0.0f32;
-    // SAFETY: events of ours; the output is a local. An event whose context is gone is an error of the call.
+    // SAFETY: events of ours, whose context is there; the output is a local.
     let code = unsafe {
         match (driver.cuEventQuery)(look.end) {
             CUDA_ERROR_NOT_READY => return,
@@ -104,5 +116,26 @@ fn destroy(driver: &Driver, events: [CUevent; 2]) {
     for event in events.into_iter().filter(|event| !event.is_null()) {
         // SAFETY: an event of ours, used no more.
         unsafe { (driver.cuEventDestroy_v2)(event) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::statistics::Writer;
+
+    use super::*;
+    use crate::test_driver::{EVENTS, QUERY, driver};
+
+    #[test]
+    fn no_event_outlives_its_context() {
+        QUERY.set(CUDA_ERROR_NOT_READY);
+        let (rate, counters, driver) = (CopyRate::default(), Counters::new(Writer::new(None)), driver());
+        assert!(rate.before(&driver, &counters, std::ptr::null_mut(), LEAST));
+        rate.after(&driver, std::ptr::null_mut());
+        let context = current_context();
+        rate.end_context(&driver, &counters, context + 1);
+        assert_eq!(EVENTS.get(), 2, "another context");
+        rate.end_context(&driver, &counters, context);
+        assert_eq!(EVENTS.get(), 0);
     }
 }

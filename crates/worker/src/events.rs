@@ -190,7 +190,7 @@ impl Page {
             return Ok(token);
         }
         let details = Shared { kind: shared::PAGE, size: PAGE as u64, len: PAGE as u64, ..Shared::default() };
-        let new = link.export(details, Token::default(), Some(self.file.as_fd()))?;
+        let new = link.export(0, details, Token::default(), Some(self.file.as_fd()))?;
         *token = Some((new, epoch));
         Ok(new)
     }
@@ -281,7 +281,7 @@ impl SharedEvent {
         let (size, len) = (PAGE as u64, CELL as u64);
         let flags = if self.page.alone { 0 } else { shared_flags::HAS_NEIGHBOURS };
         let details = Shared { kind: shared::EVENT, size, offset: (self.cell * CELL) as u64, len, flags };
-        let new = link.export(details, page, None)?;
+        let new = link.export(0, details, page, None)?;
         *token = Some((new, epoch));
         Ok(new)
     }

@@ -5,9 +5,9 @@
 //! driver must never see a pointer that it has freed. A function holds its module, and a module its library; a graph
 //! holds what its nodes use.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cuda_abi::driver::Driver;
@@ -19,11 +19,15 @@ use super::Refusal;
 use super::events::SharedEvent;
 use super::memory::Charge;
 use super::ops::graph::budget::Nodes;
-use super::state::current_context;
-use super::turns::note_stream;
+use super::state::{MAX_DEVICES, current_context};
+use super::turns::{may_submit, note_stream};
 
 /// How many handles a client may hold. Natively memory is the limit; this keeps a flood within some hundred MiB.
 const MOST_HANDLES: usize = 1 << 20;
+
+/// Kinds from which others come: functions, nodes, levels and planes.
+const HAVE_CHILDREN: [Kind; 6] =
+    [Kind::Module, Kind::Library, Kind::Graph, Kind::GraphNode, Kind::Array, Kind::MipmappedArray];
 
 /// Where the parameters of a function lie in the block that a launch brings.
 #[derive(Debug)]
@@ -42,16 +46,20 @@ pub(crate) struct Object {
     pub serial: u64,
     /// Index of the context it lives in; 0 for what needs none.
     pub context: u32,
+    /// That context, which the driver must not end while somebody may still name this.
+    _home: Option<Arc<Object>>,
     /// The module or library it came from; the graph of a node; the node of a graph inside another.
-    pub parent: Option<Arc<Object>>,
-    /// For functions and kernels.
-    pub parameters: Option<Parameters>,
+    parent: OnceLock<Arc<Object>>,
+    /// For functions and kernels, once the driver has told them.
+    parameters: OnceLock<Parameters>,
     /// What it costs the zone beside the memory that the client asked for.
     pub charge: OnceLock<Arc<Charge>>,
     /// What an event shares with other processes.
     pub shared: OnceLock<SharedEvent>,
     /// A graph that something else of the driver's owns: a capture that goes on, or a node.
     pub borrowed: AtomicBool,
+    /// How often it is [`Lent`].
+    lent: AtomicU32,
     /// How many nodes a graph or an executable one has.
     pub nodes: Nodes,
     /// How many nodes one is, with those inside of it.
@@ -63,6 +71,22 @@ pub(crate) struct Object {
     doomed: AtomicBool,
 }
 
+/// An object that something of the driver's fills, such as a capture: it cannot be closed until this is gone.
+pub(crate) struct Lent(Arc<Object>);
+
+impl Lent {
+    pub(crate) fn new(object: &Arc<Object>) -> Lent {
+        object.lent.fetch_add(1, Ordering::AcqRel);
+        Lent(object.clone())
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.0.lent.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl Drop for Object {
     fn drop(&mut self) {
         if self.doomed.load(Ordering::Acquire) {
@@ -72,6 +96,16 @@ impl Drop for Object {
 }
 
 impl Object {
+    /// What it came from, and goes with.
+    pub(crate) fn parent(&self) -> Option<&Arc<Object>> {
+        self.parent.get()
+    }
+
+    /// Where the parameters of a function or kernel lie, if that is known.
+    pub(crate) fn parameters(&self) -> Option<&Parameters> {
+        self.parameters.get()
+    }
+
     /// Keeps an object for as long as this one lives.
     pub(crate) fn hold(&self, object: &Arc<Object>) {
         self.held.lock().insert(object.serial, object.clone());
@@ -80,6 +114,13 @@ impl Object {
     /// What this one keeps.
     pub(crate) fn held(&self) -> Vec<Arc<Object>> {
         self.held.lock().values().cloned().collect()
+    }
+
+    /// Does a graph, or the one that it is a part of, keep something that lives in a context?
+    fn uses_context(&self, index: u32) -> bool {
+        matches!(self.kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode)
+            && (self.held.lock().values().any(|held| held.context == index)
+                || self.parent().is_some_and(|parent| parent.uses_context(index)))
     }
 
     /// Keeps whatever another one keeps.
@@ -100,9 +141,9 @@ impl Object {
             match self.kind {
                 Kind::Stream => (self.driver.cuStreamDestroy_v2)(raw),
                 Kind::Event => (self.driver.cuEventDestroy_v2)(raw),
-                Kind::Module if self.parent.is_none() => (self.driver.cuModuleUnload)(raw),
+                Kind::Module if self.parent().is_none() => (self.driver.cuModuleUnload)(raw),
                 Kind::Library => (self.driver.cuLibraryUnload)(raw),
-                Kind::Array => (self.driver.cuArrayDestroy)(raw),
+                Kind::Array if self.parent().is_none() => (self.driver.cuArrayDestroy)(raw),
                 Kind::MipmappedArray => (self.driver.cuMipmappedArrayDestroy)(raw),
                 Kind::Context => (self.driver.cuCtxDestroy_v2)(raw),
                 Kind::Graph if !self.belongs_to_another() => (self.driver.cuGraphDestroy)(raw),
@@ -127,6 +168,8 @@ struct Inner {
     free: Vec<u32>,
     /// The driver answers some questions (a library's module, a kernel's function) with the same object each time.
     known: HashMap<(Kind, u64), u32>,
+    /// Where streams and contexts are.
+    with_work: BTreeSet<u32>,
 }
 
 pub(crate) struct Handles {
@@ -141,7 +184,7 @@ impl Handles {
     pub(crate) fn new(driver: Arc<Driver>, devices: u32) -> Handles {
         let mut entries: Vec<Entry> = Vec::new();
         entries.resize_with(1 + devices as usize, || Entry { generation: 1, object: None });
-        let default_streams = [0, 1].map(|number| object(&driver, Kind::Stream, number, 0, None, None));
+        let default_streams = [0, 1].map(|number| object(&driver, Kind::Stream, number, (0, None), None, None));
         Handles { inner: RwLock::new(Inner { entries, ..Inner::default() }), driver, default_streams }
     }
 
@@ -170,21 +213,47 @@ impl Handles {
 
     /// The object behind a handle of this kind. Where the driver takes a function it takes a kernel as well.
     pub(crate) fn pin(&self, kind: Kind, word: u64) -> Result<Arc<Object>, Refusal> {
-        if kind == Kind::Stream {
+        if kind == Kind::Stream && word <= 1 {
             note_stream(word, current_context());
-            if word <= 1 {
-                return Ok(self.default_streams[word as usize].clone());
-            }
+            return Ok(self.default_streams[word as usize].clone());
         }
         let graph = matches!(kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode | Kind::UserObject);
         // Natively a wrong graph is a wrong value.
         let wrong = Refusal::Code(if graph { CUDA_ERROR_INVALID_VALUE } else { CUDA_ERROR_INVALID_HANDLE });
         let object = self.get(word).map_err(|_| wrong)?;
+        if kind == Kind::Stream {
+            note_stream(word, object.context);
+            let device = || self.device_of(object.context);
+            if object.context != current_context() && !may_submit(device()) {
+                return Err(Refusal::OtherDevice(device()));
+            }
+        }
         if object.kind == kind || (kind == Kind::Function && object.kind == Kind::Kernel) {
             Ok(object)
         } else {
             Err(wrong)
         }
+    }
+
+    /// A stream, for the worker's own purposes: nothing is noted.
+    pub(crate) fn stream(&self, word: u64) -> Option<Arc<Object>> {
+        match self.default_streams.get(usize::try_from(word).unwrap_or(usize::MAX)) {
+            Some(stream) => Some(stream.clone()),
+            None => self.get(word).ok().filter(|object| object.kind == Kind::Stream),
+        }
+    }
+
+    /// All streams, each with its context: those of the client's and the default stream of each context.
+    pub(crate) fn streams(&self) -> Vec<(u32, Arc<Object>)> {
+        let inner = self.read();
+        let of = |index: &u32| {
+            let object = inner.entries.get(*index as usize)?.object.as_ref()?;
+            Some(match object.kind {
+                Kind::Context => (*index, self.default_streams[0].clone()),
+                _ => (object.context, object.clone()),
+            })
+        };
+        inner.with_work.iter().filter_map(of).collect()
     }
 
     /// The object that a message names, of a kind that its field admits.
@@ -228,30 +297,32 @@ impl Handles {
         parameters: Option<Parameters>,
     ) -> Result<u64, Refusal> {
         let mut inner = self.write();
-        let (mut context, mut parent, mut charge) = (context, parent, None);
-        let index = match inner.known.get(&(kind, raw)) {
-            Some(&index) => {
-                // The driver named an object that it has named before: it still belongs where it came from.
-                if let Some(old) = &inner.entries[index as usize].object {
-                    (context, parent) = (old.context, old.parent.clone().or(parent));
-                    charge = old.charge.get().cloned();
-                }
-                index
+        if let Some((index, known)) = inner.known(kind, raw) {
+            // The driver names an object that it has named before. It stays the one that others came from, that graphs
+            // hold and that pays; what was not known of it may be by now.
+            parent.map(|parent| known.parent.set(parent));
+            parameters.map(|parameters| known.parameters.set(parameters));
+            let generation = inner.entries[index as usize].generation;
+            return Ok(Handle { kind, generation, index }.to_word());
+        }
+        let index = match inner.free.pop() {
+            Some(index) => index,
+            None if inner.entries.len() >= MOST_HANDLES => return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)),
+            None => {
+                inner.entries.push(Entry { generation: 1, object: None });
+                inner.entries.len() as u32 - 1
             }
-            None => match inner.free.pop() {
-                Some(index) => index,
-                None if inner.entries.len() >= MOST_HANDLES => return Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)),
-                None => {
-                    inner.entries.push(Entry { generation: 1, object: None });
-                    inner.entries.len() as u32 - 1
-                }
-            },
         };
         inner.known.insert((kind, raw), index);
+        // It goes with what it came from: the context that is current now may be another one, and stay longer.
+        let context = parent.as_ref().map(|parent| parent.context).filter(|own| *own != 0).unwrap_or(context);
+        let home = inner.entries.get(context as usize).and_then(|entry| entry.object.clone());
+        let home = home.filter(|home| home.kind == Kind::Context);
+        if matches!(kind, Kind::Stream | Kind::Context) {
+            inner.with_work.insert(index);
+        }
         let entry = &mut inner.entries[index as usize];
-        let object = object(&self.driver, kind, raw, context, parent, parameters);
-        charge.map(|charge| object.charge.set(charge));
-        entry.object = Some(object);
+        entry.object = Some(object(&self.driver, kind, raw, (context, home), parent, parameters));
         Ok(Handle { kind, generation: entry.generation, index }.to_word())
     }
 
@@ -271,12 +342,12 @@ impl Handles {
             let mut inner = self.write();
             let invalid = Refusal::Code(CUDA_ERROR_INVALID_HANDLE);
             let found = inner.find(word).filter(|object| object.kind == kind).ok_or(invalid)?;
-            if found.borrowed.load(Ordering::Acquire) {
+            if found.borrowed.load(Ordering::Acquire) || found.lent.load(Ordering::Acquire) > 0 {
                 return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));
             }
             let index = Handle::from_word(word).map_or(0, |handle| handle.index);
             let closed = inner.remove(index).ok_or(invalid)?;
-            if matches!(kind, Kind::Module | Kind::Library | Kind::Graph | Kind::GraphNode) {
+            if HAVE_CHILDREN.contains(&kind) {
                 gone = inner.remove_where(|object| comes_from(object, &closed));
             }
             closed
@@ -301,9 +372,15 @@ impl Handles {
 
     /// Fills or empties the slot of a device's primary context.
     pub(crate) fn set_primary(&self, device: u32, raw: Option<u64>) {
-        let context = raw.map(|raw| object(&self.driver, Kind::Context, raw, 0, None, None));
-        if let Some(entry) = self.write().entries.get_mut(1 + device as usize) {
+        let context = raw.map(|raw| object(&self.driver, Kind::Context, raw, (0, None), None, None));
+        let mut inner = self.write();
+        let is_there = context.is_some();
+        if let Some(entry) = inner.entries.get_mut(1 + device as usize) {
             entry.object = context;
+            match is_there {
+                true => inner.with_work.insert(1 + device),
+                false => inner.with_work.remove(&(1 + device)),
+            };
         }
     }
 
@@ -314,9 +391,30 @@ impl Handles {
         (object.kind == Kind::Context).then(|| object.clone())
     }
 
-    /// Closes everything that lives in a context.
+    /// The indices of all contexts that there are.
+    pub(crate) fn contexts(&self) -> Vec<u32> {
+        let inner = self.read();
+        let is_context = |object: &Arc<Object>| object.kind == Kind::Context;
+        let found = (0..).zip(&inner.entries).filter(|(_, entry)| entry.object.as_ref().is_some_and(is_context));
+        found.map(|(index, _)| index).collect()
+    }
+
+    /// The device of a context, by the index that messages name it with; the first one where there is none.
+    #[inline]
+    pub(crate) fn device_of(&self, context: u32) -> u32 {
+        match context {
+            0 => 0,
+            1..=MAX_DEVICES => context - 1,
+            // One that the client made is kept with its device's primary context.
+            _ => self.context(context).map_or(0, |context| context.context.saturating_sub(1)),
+        }
+    }
+
+    /// Closes everything that lives in a context, and graphs of others that use something of it.
     pub(crate) fn close_context(&self, index: u32) {
-        let gone = self.write().remove_where(|object| object.context == index && object.kind != Kind::Context);
+        let gone = self.write().remove_where(|object| {
+            (object.context == index && object.kind != Kind::Context) || object.uses_context(index)
+        });
         // Nodes first, and without ceremony: they go with their graphs.
         let (mut own, others): (Vec<_>, Vec<_>) = gone.into_iter().partition(|object| !object.belongs_to_another());
         drop(others);
@@ -332,7 +430,7 @@ fn object(
     driver: &Arc<Driver>,
     kind: Kind,
     raw: u64,
-    context: u32,
+    (context, home): (u32, Option<Arc<Object>>),
     parent: Option<Arc<Object>>,
     parameters: Option<Parameters>,
 ) -> Arc<Object> {
@@ -345,11 +443,13 @@ fn object(
         raw,
         serial,
         context,
-        parent,
-        parameters,
+        _home: home,
+        parent: parent.map_or_else(OnceLock::new, OnceLock::from),
+        parameters: parameters.map_or_else(OnceLock::new, OnceLock::from),
         charge,
         shared,
         borrowed,
+        lent: AtomicU32::new(0),
         nodes: Nodes::default(),
         weight: OnceLock::new(),
         held,
@@ -372,17 +472,23 @@ fn doom(object: Arc<Object>) -> CUresult {
 
 /// Is `object` a function, module or kernel of `owner`, directly or not?
 fn comes_from(object: &Object, owner: &Arc<Object>) -> bool {
-    let mut parent = object.parent.as_ref();
+    let mut parent = object.parent();
     while let Some(next) = parent {
         if Arc::ptr_eq(next, owner) {
             return true;
         }
-        parent = next.parent.as_ref();
+        parent = next.parent();
     }
     false
 }
 
 impl Inner {
+    /// The place of an object that has one, and the object.
+    fn known(&self, kind: Kind, raw: u64) -> Option<(u32, &Object)> {
+        let index = *self.known.get(&(kind, raw))?;
+        Some((index, self.entries.get(index as usize)?.object.as_deref()?))
+    }
+
     fn find(&self, word: u64) -> Option<&Arc<Object>> {
         let handle = Handle::from_word(word)?;
         let entry = self.entries.get(handle.index as usize)?;
@@ -395,6 +501,7 @@ impl Inner {
         let object = entry.object.take()?;
         entry.generation = entry.generation.wrapping_add(1).max(1);
         self.known.remove(&(object.kind, object.raw));
+        self.with_work.remove(&index);
         self.free.push(index);
         Some(object)
     }
@@ -410,153 +517,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_object_pays_until_it_is_gone() {
-        use control::BrokerLink;
-        let (broker, worker) = control::packet::pair().unwrap();
-        let link = Arc::new(BrokerLink::from_fd(worker));
-        // Nothing is asked of the broker for nothing, and nothing is given back.
-        let memory = crate::memory::Memory::new(Arc::new(Driver::missing()), link);
-        let charge = memory.charge(0).unwrap();
-        let handles = handles();
-        let word = handles.open(Kind::Module, 0x1000, 1).unwrap();
-        handles.pays(word, charge);
-        let paying = Arc::downgrade(handles.get(word).unwrap().charge.get().unwrap());
-        // The driver names the same object again.
-        assert_eq!(handles.open(Kind::Module, 0x1000, 1), Ok(word));
-        assert!(paying.upgrade().is_some());
-        let user = handles.get(word).unwrap();
-        handles.close_context(1);
-        assert!(paying.upgrade().is_some(), "somebody still uses it");
-        // The driver of this test is missing, so nobody may call it.
-        user.doomed.store(false, Ordering::Release);
-        drop(user);
-        assert!(paying.upgrade().is_none());
-        drop(broker);
-    }
-
-    fn handles() -> Handles {
-        Handles::new(Arc::new(Driver::missing()), 2)
-    }
-
-    #[test]
-    fn stale_foreign_and_wrong_kind_handles_are_refused() {
-        let handles = handles();
-        let event = handles.open(Kind::Event, 0x1000, 1).unwrap();
-        assert_eq!(handles.pin(Kind::Event, event).unwrap().raw, 0x1000);
-        assert!(handles.pin(Kind::Stream, event).is_err());
-        assert!(handles.close(Kind::Stream, event).is_err());
-        handles.close(Kind::Event, event).unwrap();
-        assert!(handles.close(Kind::Event, event).is_err());
-        assert!(handles.pin(Kind::Event, event).is_err());
-        let reused = handles.open(Kind::Event, 0x2000, 1).unwrap();
-        assert_ne!(event, reused);
-        assert!(handles.pin(Kind::Event, event).is_err());
-        for word in [0, 2, 3, 0xdead_beef, u64::MAX, event ^ (1 << 48), reused + 16, reused + (1 << 32)] {
-            assert!(handles.pin(Kind::Event, word).is_err(), "{word:#x}");
-        }
-    }
-
-    #[test]
-    fn a_library_takes_its_module_and_the_modules_functions_along() {
-        let handles = handles();
-        let library = handles.open(Kind::Library, 1, 0).unwrap();
-        let parent = handles.pin(Kind::Library, library).unwrap();
-        let module = handles.open_child(Kind::Module, 2, 0, Some(parent), None).unwrap();
-        let parent = handles.pin(Kind::Module, module).unwrap();
-        let function = handles.open_child(Kind::Function, 3, 1, Some(parent.clone()), None).unwrap();
-        assert_eq!(handles.open_child(Kind::Function, 3, 1, Some(parent), None).unwrap(), function);
-        handles.close(Kind::Library, library).unwrap();
-        assert!(handles.pin(Kind::Module, module).is_err());
-        assert!(handles.pin(Kind::Function, function).is_err());
-    }
-
-    /// Counts what it destroys, in place of a driver.
-    static DESTROYED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-
-    unsafe extern "C" fn count_destroyed(_: *mut c_void) -> CUresult {
-        DESTROYED.fetch_add(1, Ordering::Relaxed);
-        CUDA_SUCCESS
-    }
-
-    #[test]
-    fn the_last_user_destroys_what_was_closed_and_only_once() {
-        let driver = Driver { cuStreamDestroy_v2: count_destroyed, ..Driver::missing() };
-        let handles = Handles::new(Arc::new(driver), 1);
-        let stream = handles.open(Kind::Stream, 7, 1).unwrap();
-        let user = handles.pin(Kind::Stream, stream).unwrap();
-        assert_eq!(handles.close(Kind::Stream, stream), Ok(CUDA_SUCCESS));
-        assert!(handles.pin(Kind::Stream, stream).is_err());
-        assert_eq!(DESTROYED.load(Ordering::Relaxed), 0);
-        drop(user);
-        assert_eq!(DESTROYED.load(Ordering::Relaxed), 1);
-        let stream = handles.open(Kind::Stream, 8, 1).unwrap();
-        handles.close(Kind::Stream, stream).unwrap();
-        assert_eq!(DESTROYED.load(Ordering::Relaxed), 2);
-    }
-
-    #[test]
-    fn a_graph_takes_its_nodes_along_and_keeps_what_they_use() {
-        let destroyed = || DESTROYED_GRAPHS.load(Ordering::Relaxed);
-        let driver = Driver {
-            cuGraphDestroy: count_destroyed_graphs,
-            cuGraphDestroyNode: count_destroyed_graphs,
-            ..Driver::missing()
-        };
-        let handles = Handles::new(Arc::new(driver), 1);
-        let word = handles.open(Kind::Graph, 1, 1).unwrap();
-        let graph = handles.pin(Kind::Graph, word).unwrap();
-        let node = handles.open_child(Kind::GraphNode, 2, 1, Some(graph.clone()), None).unwrap();
-        let inner = handles.open_child(Kind::Graph, 3, 1, handles.pin(Kind::GraphNode, node).ok(), None).unwrap();
-        handles.pin(Kind::Graph, inner).unwrap().borrowed.store(true, Ordering::Release);
-        let function = handles.open(Kind::Function, 4, 1).unwrap();
-        let held = Arc::downgrade(&handles.pin(Kind::Function, function).unwrap());
-        graph.hold(&handles.pin(Kind::Function, function).unwrap());
-        drop(graph);
-        assert_eq!(handles.close(Kind::Graph, inner), Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE)));
-        handles.close(Kind::Function, function).unwrap();
-        assert!(held.upgrade().is_some());
-        handles.close(Kind::Graph, word).unwrap();
-        assert_eq!(destroyed(), 1);
-        assert!(held.upgrade().is_none());
-        assert!(handles.pin(Kind::GraphNode, node).is_err() && handles.pin(Kind::Graph, inner).is_err());
-        // A context takes its graphs along, each once.
-        let word = handles.open(Kind::Graph, 1, 1).unwrap();
-        let graph = handles.pin(Kind::Graph, word).unwrap();
-        handles.open_child(Kind::GraphNode, 2, 1, Some(graph), None).unwrap();
-        handles.close_context(1);
-        assert_eq!(destroyed(), 2);
-    }
-
-    static DESTROYED_GRAPHS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-
-    unsafe extern "C" fn count_destroyed_graphs(_: *mut c_void) -> CUresult {
-        DESTROYED_GRAPHS.fetch_add(1, Ordering::Relaxed);
-        CUDA_SUCCESS
-    }
-
-    #[test]
-    fn primary_contexts_have_fixed_places() {
-        let handles = handles();
-        assert!(handles.context(1).is_none());
-        handles.set_primary(0, Some(7));
-        assert_eq!(handles.context(1).unwrap().raw, 7);
-        let word = Handle { kind: Kind::Context, generation: 1, index: 1 }.to_word();
-        assert_eq!(handles.pin(Kind::Context, word).unwrap().raw, 7);
-        assert!(handles.context(2).is_none());
-        assert!(handles.context(99).is_none());
-    }
-
-    #[test]
-    fn a_flood_ends_in_out_of_memory() {
-        let handles = handles();
-        for raw in 0..MOST_HANDLES as u64 - 3 {
-            handles.open(Kind::Event, raw + 1, 1).unwrap();
-        }
-        assert!(handles.room().is_err());
-        assert!(handles.open(Kind::Event, u64::MAX, 1).is_err());
-    }
-}
+mod tests;

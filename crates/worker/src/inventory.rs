@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_software_gpu_is_described() {
         let backend = Backend::Soft { devices: 2, memory: 1 << 30, instances: 0, only: Vec::new() };
-        let inventory = Prepared::load(&backend).unwrap().inventory(&backend).unwrap();
+        let inventory = Prepared::load(&backend, Vec::new()).unwrap().inventory(&backend).unwrap();
         let cards = view::read_cards(&mut Reader::new(&inventory)).unwrap();
         // As many as the survey's test has: the driver starts once in a process.
         assert_eq!(cards.len(), 2);

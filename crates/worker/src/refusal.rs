@@ -18,6 +18,12 @@ pub enum Refusal {
     UnknownOperation,
     #[error("a message before the first")]
     NotStarted,
+    /// The worker could not be put under supervision, as it must be; it ends.
+    #[error("the worker is not supervised")]
+    Unsupervised,
+    /// The message names a stream of this device, for which the thread has no leave yet.
+    #[error("a stream of another device")]
+    OtherDevice(u32),
 }
 
 impl From<Malformed> for Refusal {

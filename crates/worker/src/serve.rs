@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
-use cuda_abi::wire::{Op, Writer};
+use cuda_abi::wire::{self, Op, Writer};
 use idm::lane::{LaneExecutor, Replies};
 use idm::peer::PeerWatch;
 use idm::region::Placement;
@@ -14,10 +14,11 @@ use idm::ring::{ConsumeError, NO_LANE};
 use parking_lot::Mutex;
 
 use super::dispatch::{execute, op_name, reports_posted_errors};
+use super::gpus::Gpus;
 use super::guest::{self, Granted, Guest};
 use super::state::Client;
 use super::stats::Counters;
-use super::{Refusal, Worker, WorkerError, ops, turns};
+use super::{Refusal, Worker, WorkerError, ops, suspend, turns};
 use control::region;
 use control::statistics::Denial;
 use control::{Assignment, BrokerLink};
@@ -27,7 +28,7 @@ pub(crate) const GREETING_TIME: Duration = Duration::from_secs(10);
 
 /// Everything of a worker that can be there before its client is.
 pub(crate) struct Ready {
-    worker: Arc<Worker>,
+    pub(crate) worker: Arc<Worker>,
     server: idm::Server,
     /// Where the client is in another domain.
     granted: Option<Granted>,
@@ -35,9 +36,9 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// The driver starts at once, beside the wait for the client.
-    pub(crate) fn new(driver: Arc<Driver>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
+    pub(crate) fn new(driver: Arc<Driver>, gpus: Arc<Gpus>, link: Arc<BrokerLink>) -> Result<Ready, WorkerError> {
         let server = server_over(link.take_region().map_err(WorkerError::without_region)?)?;
-        let worker = Arc::new(Worker::new(driver, link, &server));
+        let worker = Arc::new(Worker::new(driver, gpus, link, &server));
         let ready = Ready { worker: worker.clone(), server, granted: None };
         let warm_up = move || ops::start::warm_up(&worker);
         std::thread::Builder::new().name("warm-up".into()).spawn(warm_up).map_err(WorkerError::Thread)?;
@@ -47,6 +48,7 @@ impl Ready {
     /// The driver starts when the client says so.
     pub(crate) fn for_client(
         driver: Arc<Driver>,
+        gpus: Arc<Gpus>,
         link: Arc<BrokerLink>,
         region: OwnedFd,
         assignment: &Assignment,
@@ -58,7 +60,7 @@ impl Ready {
                 (server, Some(granted))
             }
         };
-        Ok(Ready { worker: Arc::new(Worker::new(driver, link, &server)), server, granted })
+        Ok(Ready { worker: Arc::new(Worker::new(driver, gpus, link, &server)), server, granted })
     }
 }
 
@@ -81,8 +83,6 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
         };
         std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
     }
-    let dispatch = assignment.dispatch;
-    worker.turns.attach(dispatch.clone());
     worker.graphs.budget.set_limit(assignment.graph_nodes);
     worker.meet(Client {
         guest: granted.as_ref().map(Guest::new),
@@ -91,7 +91,8 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
         context_memory: assignment.context_memory,
         prepaid: assignment.prepaid.into(),
     });
-    turns::start(worker.clone(), dispatch).map_err(WorkerError::Thread)?;
+    worker.turns.attach(&worker, assignment.dispatch).map_err(WorkerError::Thread)?;
+    suspend::start(&worker).map_err(WorkerError::Thread)?;
 
     let (Some(mut consumer), Some(mut dispatcher)) = (server.take_consumer(), server.take_dispatcher()) else {
         unreachable!("a new server has both ends")
@@ -125,10 +126,10 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
 }
 
 #[derive(Clone)]
-struct Session {
-    worker: Arc<Worker>,
-    server: Arc<Mutex<idm::Server>>,
-    replies: Replies,
+pub(crate) struct Session {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) server: Arc<Mutex<idm::Server>>,
+    pub(crate) replies: Replies,
 }
 
 impl Session {
@@ -151,15 +152,46 @@ impl Session {
     }
 
     fn serve_one(&self, op: u16, tag: u32, lane: u32, seq: u64, payload: &[u8], buffer: &mut [u8]) {
-        let mut reply = Writer::new(buffer);
+        if let Err(Unservable(why)) = self.answer(op, tag, lane, seq, payload, buffer) {
+            end_client(&why);
+        }
+    }
+
+    /// Executes one message, already copied out of shared memory, and replies to it.
+    pub(crate) fn answer(
+        &self,
+        op: u16,
+        tag: u32,
+        lane: u32,
+        seq: u64,
+        payload: &[u8],
+        buffer: &mut [u8],
+    ) -> Result<CUresult, Unservable> {
         let counters = self.worker.counters();
         counters.begin(op);
         let turns = &self.worker.turns;
-        // What only waits for the program's next function calls no driver, and waits for ever.
-        let _awake = (op != Op::NextCallback as u16).then(|| self.worker.link.enter_driver());
+        // What only waits for the program's next function, or for what kernels print, calls no driver and waits for ever.
+        let waits = op == Op::NextCallback as u16 || op == Op::NextOutput as u16;
+        let _awake = (!waits).then(|| self.worker.link.enter_driver());
         // Whatever gives work to the GPU waits here for the zone's turn, and all that comes after it on the ring.
-        let pass = turns::submits(op).then(|| turns.enter(&self.worker));
-        let outcome = execute(&self.worker, op, tag, lane, payload, &mut reply);
+        let device = || self.worker.handles.device_of(tag & !wire::TAG_FORBIDDEN);
+        let mut pass = turns::submits(op).then(|| match turns::spans_gpus(op) {
+            true => turns.enter_all(&self.worker, device()),
+            false => turns.enter(&self.worker, device()),
+        });
+        let mut run = || {
+            let mut reply = Writer::new(buffer);
+            (execute(&self.worker, op, tag, lane, payload, &mut reply), reply.finish())
+        };
+        let (mut outcome, mut replied) = run();
+        while let Err(Refusal::OtherDevice(device)) = outcome
+            && let Some(first) = pass.take()
+        {
+            // Nothing was done: handles are looked up first.
+            turns.give_back(first);
+            pass = Some(turns.enter(&self.worker, device));
+            (outcome, replied) = run();
+        }
         if let Some(pass) = pass {
             turns.leave(&self.worker, pass);
         } else if turns::is_sync(op) {
@@ -168,10 +200,10 @@ impl Session {
         counters.end(&outcome);
         let mut code = match outcome {
             Ok(code) | Err(Refusal::Code(code)) => code,
-            Err(refusal) => end_client(&format!("{refusal} ({})", op_name(op))),
+            Err(refusal) => return Err(Unservable(format!("{refusal} ({})", op_name(op)))),
         };
         if is_sticky(code) {
-            turns.fault();
+            turns.fault(&self.worker, self.worker.gpus.index(device()));
             self.server.lock().set_status(code);
         }
         if lane == NO_LANE {
@@ -179,10 +211,10 @@ impl Session {
                 tracing::debug!(operation = op_name(op), error = name(code), "posted message failed");
                 self.worker.note_posted(code);
             }
-            return;
+            return Ok(code);
         }
         // No answer of an honest call is that long.
-        let len = reply.finish().unwrap_or_else(|_| {
+        let len = replied.unwrap_or_else(|_| {
             code = CUDA_ERROR_OUT_OF_MEMORY;
             0
         });
@@ -190,11 +222,13 @@ impl Session {
             code = self.worker.take_posted();
         }
         let payload = if code == CUDA_SUCCESS { &buffer[..len] } else { &[] };
-        if let Err(error) = self.replies.send(lane, seq, code as i32, payload) {
-            end_client(&error.to_string());
-        }
+        self.replies.send(lane, seq, code as i32, payload).map_err(|error| Unservable(error.to_string()))?;
+        Ok(code)
     }
 }
+
+/// A message that ends its client, and why.
+pub(crate) struct Unservable(pub(crate) String);
 
 /// Ends this process, and with it the client's GPU context and everything in it.
 fn end_client(why: &str) -> ! {

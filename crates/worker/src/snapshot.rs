@@ -83,7 +83,7 @@ fn look_at(worker: &Worker, ordinal: i32, count: i32) -> Result<Facts, Refusal> 
         succeed((driver.cuDeviceTotalMem_v2)(&mut total, device))?;
         succeed((driver.cuDeviceGetPCIBusId)(bus_id.as_mut_ptr().cast(), BUS_ID as i32, device))?;
     }
-    let (_, total_memory) = worker.memory.info(total as u64, total as u64);
+    let (_, total_memory) = worker.memory.info(worker.gpus.index(ordinal.unsigned_abs()), total as u64, total as u64);
     let attribute = |number| {
         let mut value = 0;
         // SAFETY: the output is a local.

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::copy_rate::CopyRate;
 use super::events::EventPages;
+use super::gpus::Gpus;
 use super::guest::Guest;
 use super::handles::{Handles, Object};
 use super::memory::Memory;
@@ -22,7 +23,7 @@ use super::ops::graph::{self, Graphs};
 use super::ops::texture::Images;
 pub(crate) use super::stats::Counters;
 use super::turns::Turns;
-use super::{Outcome, Refusal, succeed};
+use super::{Outcome, Refusal, Seal, succeed};
 use control::BrokerLink;
 
 /// As many primary contexts as any machine has devices.
@@ -36,6 +37,7 @@ pub(crate) struct Worker {
     pub images: Images,
     pub turns: Turns,
     pub event_pages: Arc<EventPages>,
+    pub gpus: Arc<Gpus>,
     pub link: Arc<BrokerLink>,
     pub copy_rate: CopyRate,
     /// How many lanes there are.
@@ -47,6 +49,8 @@ pub(crate) struct Worker {
     /// Set once the first message has come, and once the driver is there for the ones after it.
     pub greeted: AtomicBool,
     pub started: AtomicBool,
+    /// What puts the process under supervision, until it has.
+    seal: Mutex<Option<Seal>>,
     /// Held while the driver starts, and while a primary context is made.
     starting: Mutex<Startup>,
     /// How often the client retained each primary context.
@@ -100,11 +104,12 @@ pub(crate) fn current_context() -> u32 {
 }
 
 impl Worker {
-    pub(crate) fn new(driver: Arc<Driver>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
+    pub(crate) fn new(driver: Arc<Driver>, gpus: Arc<Gpus>, link: Arc<BrokerLink>, server: &idm::Server) -> Worker {
         Worker {
             handles: Handles::new(driver.clone(), MAX_DEVICES),
-            memory: Memory::new(driver.clone(), link.clone()),
+            memory: Memory::new(driver.clone(), gpus.clone(), link.clone()),
             event_pages: Arc::new(EventPages::new(driver.clone(), link.clone())),
+            gpus,
             link,
             copy_rate: CopyRate::default(),
             graphs: Graphs::default(),
@@ -117,11 +122,21 @@ impl Worker {
             client: OnceLock::new(),
             greeted: AtomicBool::new(false),
             started: AtomicBool::new(false),
+            seal: Mutex::default(),
             starting: Mutex::default(),
             retained: Mutex::default(),
             uploads: Mutex::default(),
             posted_error: AtomicU32::new(CUDA_SUCCESS),
         }
+    }
+
+    /// Has the process come under supervision before it does anything for its client.
+    pub(crate) fn set_seal(&self, seal: Option<Seal>) {
+        *self.seal.lock() = seal;
+    }
+
+    pub(crate) fn take_seal(&self) -> Option<Seal> {
+        self.seal.lock().take()
     }
 
     /// The client is there.
@@ -197,14 +212,23 @@ impl Worker {
         self.enter(context | forbidden)
     }
 
+    /// Does something in whatever contexts, which no capture forbids, and comes back to this thread's own.
+    pub(crate) fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        let forbidden = if CAPTURE_MODE.get() == capture_mode::GLOBAL { wire::TAG_FORBIDDEN } else { 0 };
+        let own = self.context_tag() | forbidden;
+        let done = work();
+        // One that is gone meanwhile is nobody's to come back to.
+        let _ = self.enter(own);
+        done
+    }
+
     /// Closes a handle and what hangs on it.
     pub(crate) fn close(&self, kind: Kind, word: u64) -> Outcome {
         if kind == Kind::Stream {
             graph::capture::abandon(self, word);
+            self.turns.stream_ends(self, word);
         }
-        let result = self.handles.close(kind, word)?;
-        self.memory.remove_globals(word);
-        Ok(result)
+        self.handles.close(kind, word)
     }
 
     /// Index of this thread's current context.
@@ -215,6 +239,17 @@ impl Worker {
     /// Forgets what is current, after the driver was asked to change it behind our back.
     pub(crate) fn forget_current(&self) {
         CURRENT.set((0, u64::MAX));
+    }
+
+    /// The broker's index of a context's GPU.
+    #[inline]
+    pub(crate) fn gpu_of(&self, context: u32) -> u32 {
+        self.gpus.index(self.handles.device_of(context))
+    }
+
+    /// The broker's index of the GPU whose context this thread has current.
+    pub(crate) fn gpu(&self) -> u32 {
+        self.gpu_of(self.context_tag())
     }
 
     /// The device of this thread's current context.

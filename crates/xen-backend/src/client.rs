@@ -21,7 +21,7 @@ use super::domains::Visit;
 use super::lending::{LendError, Lending};
 
 /// As long as a client in a container waits for its worker.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
 
 const TOO_MUCH_MAPPED: &str = "the guest has reached its limit of memory mapped by the proxy";
 
@@ -90,7 +90,7 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     };
     let hello = Hello { flags: hello.flags | HELLO_BRINGS_REGION, ..hello };
     bootstrap::send(&broker, &hello, &[])?;
-    let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, PATIENCE)?;
+    let (welcome, fds) = bootstrap::recv_within::<Welcome>(&broker, WELCOME_TIMEOUT)?;
     let Some(socket) = fds.into_iter().next().map(Arc::new) else {
         return Ok(caller.answer(&welcome)?);
     };
@@ -101,7 +101,7 @@ fn bring_to_worker(visit: &Visit, caller: Caller, hello: Hello) -> Result<(), Vi
     let offered = caller.offer().map_err(VisitError::from).and_then(|(offer, pages)| {
         bootstrap::send(&*socket, &offer, &Offer::fds(&pages, caller.channel()))?;
         // A worker that cannot map what was granted ends.
-        bootstrap::recv_within::<Taken>(&*socket, PATIENCE)?;
+        bootstrap::recv_within::<Taken>(&*socket, WELCOME_TIMEOUT)?;
         caller.taken(&pages)?;
         // If a side ends from here on, the client itself notices.
         if has_hung_up(&socket) { Err(BootstrapError::Closed.into()) } else { Ok(()) }
@@ -166,7 +166,7 @@ fn choose_pages(visit: &Visit, lending: &mut Lending<'_>, socket: &OwnedFd) -> R
 fn inquire(visit: &Visit, caller: &Caller) -> Result<(), VisitError> {
     let broker = reach(visit.domain.socket())?;
     bootstrap::send(&broker, &Inquiry::default(), &[])?;
-    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, PATIENCE)?;
+    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, WELCOME_TIMEOUT)?;
     caller.map_answer(answer.as_bytes().len())?.copy_in(0, answer.as_bytes());
     Ok(caller.answer(&Welcome::new(WelcomeStatus::Ok, ""))?)
 }

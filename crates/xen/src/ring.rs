@@ -121,6 +121,9 @@ struct Piece {
 }
 
 #[cfg(test)]
+mod exhaustive;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs every row natively and through Bulkhead, in turn, and prints a table with ratios.
+"""Runs every row natively and through Bulkhead, in turn, and prints a table: medians, their ratio, the least and the largest
+ratio of a round, and the processor time of the whole machine (ours beside native) for the benchmark that the row is of.
 
 Needs an NVIDIA GPU and what `cargo xtask build` and `cargo xtask programs --sass 90` left in target/ (they may have been
 built on another machine). Rows of libraries that are not installed are left out, and named.
@@ -7,6 +8,8 @@ built on another machine). Rows of libraries that are not installed are left out
 
 import argparse
 import importlib.util
+import math
+import os
 import pathlib
 import statistics
 import subprocess
@@ -16,13 +19,26 @@ HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parents[2] / "target"
 
 
+def busy():
+    """Seconds that all processors of this machine have worked, for whomever."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def is_time(name):
+    """Is less better? Else the row is a rate."""
+    return name.endswith((" us", " s"))
+
+
 def rows(command):
-    """The rows that a benchmark prints, as a dictionary."""
+    """The rows that a benchmark prints, as a dictionary, and the processor time that it took."""
+    begin = busy()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600)
     if done.returncode != 0:
         print(f"{' '.join(map(str, command))} ended with {done.returncode}", file=sys.stderr)
     pairs = (line.split("\t") for line in done.stdout.splitlines() if "\t" in line)
-    return {name: float(value) for name, value in pairs}
+    return {name: float(value) for name, value in pairs}, busy() - begin
 
 
 def main():
@@ -35,28 +51,33 @@ def main():
     parser.add_argument("--scale", default="1000", help="how long the single calls are repeated")
     options = parser.parse_args()
 
-    benchmarks = [[options.programs / f"{name}-13.0-static", options.scale] for name in ("calls", "ipc_speed")]
-    for library, script in [("torch", "torch_rows.py"), ("jax", "jax_rows.py")]:
+    benchmarks = [[options.programs / f"{name}-13.0-static", options.scale] for name in ("calls", "loops", "ipc_speed")]
+    for library, script in [("torch", "torch_rows.py"), ("jax", "jax_rows.py"), ("cupy", "cupy_rows.py")]:
         if importlib.util.find_spec(library):
             benchmarks.append([sys.executable, HERE / script])
         else:
             print(f"no {library} here: its rows are left out")
     zone = [options.stage / "bin/bulkhead", "run", "--backend", "nvidia", "--memory", options.memory, "--"]
 
-    print(f"| row | native | Bulkhead | ratio |\n|---|---:|---:|---:|")
+    print("| row | native | Bulkhead | ratio | of single rounds | processor time |\n|---|---:|---:|---:|---:|---:|")
+    speeds = []
     for benchmark in benchmarks:
         if options.only not in " ".join(map(str, benchmark)):
             continue
-        sides = {"native": [], "bulkhead": []}
-        for _ in range(options.rounds):
-            sides["native"].append(rows(benchmark))
-            sides["bulkhead"].append(rows(zone + benchmark))
-        for name in sides["native"][0]:
-            if not all(name in run for runs in sides.values() for run in runs):
-                print(f"| {name} | | failed | |")
+        rounds = [(rows(benchmark), rows(zone + benchmark)) for _ in range(options.rounds)]
+        work = statistics.median(ours[1] / native[1] for native, ours in rounds)
+        for name in rounds[0][0][0]:
+            if not all(name in side[0] for pair in rounds for side in pair):
+                print(f"| {name} | | failed | | | |")
                 continue
-            native, ours = (statistics.median(run[name] for run in sides[side]) for side in ("native", "bulkhead"))
-            print(f"| {name} | {native:.2f} | {ours:.2f} | {ours / native:.2f} |", flush=True)
+            pairs = [(native[0][name], ours[0][name]) for native, ours in rounds]
+            native, ours = (statistics.median(side) for side in zip(*pairs))
+            ratios = [ours / native for native, ours in pairs]
+            speeds.append(native / ours if is_time(name) else ours / native)
+            print(f"| {name} | {native:.2f} | {ours:.2f} | {ours / native:.2f} | {min(ratios):.2f}–{max(ratios):.2f} | {work:.2f} |", flush=True)
+    if speeds:
+        mean = math.exp(statistics.fmean(map(math.log, speeds)))
+        print(f"\nSpeed, of native: geometric mean {mean:.2f}, least {min(speeds):.2f}, of {len(speeds)} rows")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How zones share a GPU: throughput of saturating tenants by share, and the latency of a zone that has priority.
 
-Needs an NVIDIA GPU with PyTorch and what `cargo xtask build` left in target/stage. Takes about three minutes.
+Needs an NVIDIA GPU with PyTorch and what `cargo xtask build` left in target/stage. Takes about four minutes. Shares of kernels of
+other lengths are in mixes.py.
 A tenant is this script again, with --tenant: natively, or in a zone of one proxy whose zones are changed between rows.
 """
 
@@ -58,6 +59,14 @@ def tenant(kind, size):
         model = torch.nn.Sequential(*layers).cuda().to(torch.bfloat16)
         batch = torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)
         due = [time.perf_counter()]
+        forward = lambda: model(batch)
+        if kind == "mlp-graph":
+            with torch.no_grad():
+                model(batch)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    model(batch)
+            forward = graph.replay
 
         @torch.no_grad()
         def step():
@@ -65,7 +74,7 @@ def tenant(kind, size):
             while time.perf_counter() < due[0]:
                 time.sleep(0.0002)
             begin = time.perf_counter()
-            model(batch)
+            forward()
             torch.cuda.synchronize()
             done.append((time.perf_counter() - begin) * 1e3)
 
@@ -85,7 +94,7 @@ def tenant(kind, size):
         if asked:
             now = time.perf_counter()
             report = {"rate": len(done) / (now - begin)}
-            if kind == "mlp" and done:
+            if kind != "matmul" and done:
                 ordered = sorted(done)
                 report |= {"p50": statistics.median(done), "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]}
             print(json.dumps(report), flush=True)
@@ -211,7 +220,7 @@ def latency(options, name, tenants, alone=None, other_alone=None):
     critical = reports[0]
     line = f"| {name} | {critical['p50']:.2f} ms | {critical['p99']:.2f} ms |"
     line += f" {critical['p99'] / alone['p99']:.2f}× |" if alone else " |"
-    if len(reports) > 1:
+    if len(reports) > 1 and other_alone:
         line += f" {reports[1]['rate']:.0f} it/s ({reports[1]['rate'] / other_alone:.3f} of alone) |"
     else:
         line += " |"
@@ -231,8 +240,12 @@ def main():
     options = parser.parse_args()
     if options.tenant:
         return tenant(options.tenant, options.size)
+    import mixes
+
     options.bulkhead = options.stage / "bin/bulkhead"
-    options.state = tempfile.mkdtemp(prefix="bulkhead-shares-") + "/state"
+    directory = tempfile.mkdtemp(prefix="bulkhead-shares-")
+    os.chmod(directory, 0o755)  # The broker runs as another user than root.
+    options.state = directory + "/state"
     brief = min(options.seconds, 5)
 
     proxy = Proxy(options)
@@ -263,6 +276,22 @@ def main():
             latency(options, "priority 10 beside matmul 8192³", both(), alone, proxied)
             proxy.set("a", priority=0)
             latency(options, "same priority beside it", both(), alone, proxied)
+            proxy.set("a", priority=10)
+            long_alone = measure([Tenant(options, "b", size=16384)], brief, 1)[0]["rate"]
+            for kind, title in [("mlp", "eager"), ("mlp-graph", "as a CUDA graph")]:
+                alone = latency(options, f"{title}, zone alone", [Tenant(options, "a", kind)])
+                beside = lambda size: [Tenant(options, "a", kind), Tenant(options, "b", size=size)]
+                latency(options, f"{title}, beside matmul 8192³", beside(8192), alone, proxied)
+                latency(options, f"{title}, beside matmul 16384³", beside(16384), alone, long_alone)
+                endless = mixes.Tenant(options, "b")
+                speed = endless.hear()["rounds_per_ms"]
+                endless.ask(f"run {mixes.ENDLESS}")
+                before = endless.ask("mark")
+                latency(options, f"{title}, beside a kernel that never ends", [Tenant(options, "a", kind)], alone)
+                after = endless.ask("mark")
+                rate = (after["rounds"] - before["rounds"]) / (after["at"] - before["at"]) / 1e3
+                print(f"| which had | {rate / speed:.3f} of the GPU | | | |", flush=True)
+                endless.end()
     finally:
         proxy.end()
 

@@ -176,7 +176,7 @@ fn a_client_killed_in_or_out_of_its_turn_stops_nobody() {
 }
 
 #[test]
-fn gates_open_when_the_broker_is_gone_and_close_again_with_the_next() {
+fn turns_end_with_the_broker_and_begin_again_with_the_next() {
     let place = place();
     let zones = ["a", "b"];
     let mut proxy = Proxy::start(&place, &zones);
@@ -212,6 +212,27 @@ fn a_kernel_that_never_ends_ends_its_own_client_only() {
     until("the other goes on", || rounds(&mut other) > before + 100);
     assert_eq!(proxy.zone("b").runaways, 0);
     drop((runaway, other));
+    proxy.stop();
+    place.nothing_is_left();
+}
+
+/// Which streams were used last, which are gone and which are captured is a client's choice.
+#[test]
+fn work_is_found_wherever_a_client_hides_it() {
+    const WAYS: u64 = 6;
+    let place = place();
+    let proxy = Proxy::start_with(&place, &["a", "b"], &["--watchdog", "1"]);
+    for way in 0..WAYS {
+        let mut hiding = Honest::start(&place, &proxy.socket("a"));
+        assert_eq!(hiding.ask(&format!("hide {way}")), "ok", "way {way}");
+        // Long enough that it is forgotten if nobody sees what runs.
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let other = saturating(&place, &proxy, "b");
+        until(&format!("it is ended (way {way})"), || proxy.zone("a").runaways == way + 1);
+        drop((hiding, other));
+        until("both are gone", || proxy.zone("a").clients + proxy.zone("b").clients == 0);
+    }
+    assert_eq!(proxy.zone("b").runaways, 0);
     proxy.stop();
     place.nothing_is_left();
 }

@@ -23,6 +23,8 @@ fn program() -> Result<PathBuf> {
 
 /// Runs these checks of cargo-deny's.
 pub(crate) fn check(checks: &[&str]) -> Result<()> {
+    // It asks cargo about the crates of every platform, of which a build has fetched those of this one alone.
+    sh::run(sh::cargo().args(["fetch", "--quiet", "--locked"]))?;
     let mut deny = Command::new(program()?);
     deny.current_dir(paths::root()).args(["--offline", "--locked", "check"]).args(checks);
     sh::run(&mut deny)

@@ -14,12 +14,15 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "libnvml",
     "control",
     "sandbox",
+    "preempt",
     "backend",
     "worker",
     "ptx-exec",
     "softgpu",
     "xen",
+    "agent",
     "conformance",
+    "labs/pods",
 ];
 
 pub(crate) fn check(packages: &[Package]) -> Result<()> {

@@ -58,6 +58,12 @@ pub(super) const ALL: &[Part] = &[
         quick: false,
         ..part("kubernetes", "a real cluster on this machine", work::kubernetes)
     },
+    Part {
+        needs: &["build", "toolchain"],
+        after: &["components"],
+        quick: false,
+        ..part("release", "what is staged, packed twice and verified", work::release)
+    },
     Part { quick: false, ..part("fuzz", "each target for some seconds", work::fuzz) },
     Part { quick: false, ..part("loom", "every order of events in idm's ring", work::loom) },
     Part {

@@ -6,6 +6,7 @@ use crate::sharing::GrantError;
 use crate::zones::BudgetError;
 use control::ZoneName;
 use control::admin::Answer;
+use control::size::Size;
 use control::zone::BadSettings;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,8 @@ pub enum RequestError {
     UnknownZone { known: Vec<ZoneName> },
     #[error("zone {0}: already exists")]
     ZoneExists(ZoneName),
+    #[error("zone {zone} exists with {} and share {share}; omit the limits, or change them first", size(*memory))]
+    OtherLimits { zone: ZoneName, memory: Option<u64>, share: u32 },
     #[error("zone {zone} has {}; use force to end their workers", plural(*clients, "client"))]
     ZoneInUse { zone: ZoneName, clients: usize },
     #[error("zone {0} was removed meanwhile")]
@@ -25,11 +28,32 @@ pub enum RequestError {
     #[error("zone {zone}: {source}")]
     Settings { zone: ZoneName, source: BadSettings },
     #[error("zone {zone}: {source}")]
+    Misfit { zone: ZoneName, source: Misfit },
+    #[error("zone {zone}: {source}")]
     Zone { zone: ZoneName, source: io::Error },
+    #[error("preemption is not in force: {0}")]
+    NoPreemption(String),
     #[error(transparent)]
     Grant(#[from] GrantError),
     #[error(transparent)]
     Budget(#[from] BudgetError),
+}
+
+/// Settings that this node cannot satisfy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    #[error("there is no GPU {gpu}; this node has {}", list(there))]
+    NoSuchGpu { gpu: u32, there: Vec<u32> },
+    #[error("{} is more memory than GPU {gpu} has ({})", Size(*wanted), Size(*has))]
+    TooMuch { gpu: u32, wanted: u64, has: u64 },
+}
+
+fn size(memory: Option<u64>) -> String {
+    memory.map_or("unlimited memory".to_owned(), |memory| Size(memory).to_string())
+}
+
+fn list(gpus: &[u32]) -> String {
+    gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn plural(count: usize, noun: &str) -> String {
@@ -70,11 +94,29 @@ mod tests {
         let cases = [
             (RequestError::ZoneExists(zone.clone()), "zone a: already exists", false),
             (
+                RequestError::OtherLimits { zone: zone.clone(), memory: Some(1 << 30), share: 50 },
+                "zone a exists with 1 GiB and share 50;",
+                false,
+            ),
+            (
                 RequestError::ZoneInUse { zone: zone.clone(), clients: 1 },
                 "zone a has 1 client; use force to end their workers",
                 false,
             ),
             (RequestError::Settings { zone: zone.clone(), source: BadSettings::Cap }, "zone a: a cap is", false),
+            (
+                RequestError::Misfit { zone: zone.clone(), source: Misfit::NoSuchGpu { gpu: 5, there: vec![0, 3] } },
+                "zone a: there is no GPU 5; this node has 0, 3",
+                false,
+            ),
+            (
+                RequestError::Misfit {
+                    zone: zone.clone(),
+                    source: Misfit::TooMuch { gpu: 0, wanted: 2 << 40, has: 1 << 30 },
+                },
+                "zone a: 2 TiB is more memory than GPU 0 has (1 GiB)",
+                false,
+            ),
             (RequestError::Zone { zone: zone.clone(), source: full() }, "zone a: ", true),
             (GrantError::Write(full()).into(), "cannot save the grant: ", true),
             (BudgetError::Write(full()).into(), "cannot save the budget: ", true),

@@ -2,6 +2,7 @@
 
 mod connections;
 mod error;
+pub(crate) use error::Misfit;
 mod requests;
 mod status;
 

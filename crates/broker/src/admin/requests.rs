@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::error::RequestError;
+use super::error::{Misfit, RequestError};
 use crate::Broker;
 use crate::sharing::GrantError;
 use control::ZoneName;
@@ -32,6 +32,21 @@ impl Broker {
             Request::KillZone { name, programs } => {
                 self.require(&name)?;
                 Ok(Answer::Killed { workers: self.kill_zone(&name, programs) })
+            }
+            Request::FreezeZone { name, frozen } => {
+                self.require(&name)?;
+                if !self.preemption.is_in_force() {
+                    return Err(RequestError::NoPreemption(self.preemption.status().reason));
+                }
+                Ok(Answer::Frozen { workers: self.freeze_zone(&name, frozen) })
+            }
+            Request::SuspendZone { name, hold } => {
+                self.require(&name)?;
+                Ok(Answer::Suspending { workers: self.suspend_zone(&name, hold) })
+            }
+            Request::ResumeZone { name } => {
+                self.require(&name)?;
+                Ok(Answer::Resuming { workers: self.resume_zone(&name) })
             }
             Request::RemoveZone { name, force } => {
                 self.require(&name)?;
@@ -80,14 +95,17 @@ impl Broker {
     fn ensure_zone(&mut self, id: u64, name: &ZoneName, limits: ZoneLimits, lease: bool) -> Result<(), RequestError> {
         let settings = ZoneSettings::from(limits);
         settings.check().map_err(bad_settings(name))?;
-        match self.zones.get_mut(name) {
-            // Who runs a program names these two; the rest is for who created the zone.
-            Some(zone) => {
-                zone.set_limits(ZoneLimits { memory: limits.memory, share: limits.share, ..*zone.limits() });
+        self.check_fits(&settings).map_err(misfit(name))?;
+        if let Some(zone) = self.zones.get(name) {
+            // Who runs a program names these two, and changes neither: others may be in the zone.
+            let ZoneLimits { memory, share, .. } = *zone.limits();
+            if (memory, share) != (limits.memory, limits.share) {
+                return Err(RequestError::OtherLimits { zone: name.clone(), memory, share });
             }
-            None => self.make_zone(name, settings, lease).map_err(failed(name))?,
+        } else {
+            self.make_zone(name, settings, lease).map_err(failed(name))?;
+            self.save_or_remove(name).map_err(failed(name))?;
         }
-        self.save_or_remove(name).map_err(failed(name))?;
         if lease && self.admin.connections.lease(id, name) {
             self.zones.lease(name);
         }
@@ -96,6 +114,7 @@ impl Broker {
 
     fn create_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> Result<(), RequestError> {
         settings.check().map_err(bad_settings(name))?;
+        self.check_fits(&settings).map_err(misfit(name))?;
         if self.zones.contains(name) {
             return Err(RequestError::ZoneExists(name.clone()));
         }
@@ -109,6 +128,9 @@ impl Broker {
         let mut after = before.clone();
         change.apply(&mut after);
         after.check().map_err(bad_settings(name))?;
+        if (&after.limits.memory, &after.gpu_limits) != (&before.limits.memory, &before.gpu_limits) {
+            self.check_fits(&after).map_err(misfit(name))?;
+        }
         let limits = after.limits;
         let groups = after.bindings.sharing_groups.clone();
         let regrouped = groups != before.bindings.sharing_groups;
@@ -144,6 +166,11 @@ impl Broker {
         tracing::warn!(zone = %name, workers = killed, programs = with_clients, "zone killed");
         killed
     }
+}
+
+fn misfit(name: &ZoneName) -> impl FnOnce(Misfit) -> RequestError {
+    let zone = name.clone();
+    move |source| RequestError::Misfit { zone, source }
 }
 
 fn bad_settings(name: &ZoneName) -> impl FnOnce(BadSettings) -> RequestError {

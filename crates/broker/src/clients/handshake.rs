@@ -36,7 +36,10 @@ pub(crate) struct Wishes {
 /// Why a client gets no worker; it is told so in the `Welcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("client library and proxy are of different versions")]
+    #[error(
+        "this proxy is version {}, and the client library is of another; install both from one release",
+        env!("CARGO_PKG_VERSION")
+    )]
     Version,
     #[error("the zone has reached its maximum number of clients")]
     TooManyClients,

@@ -194,7 +194,8 @@ impl Broker {
     fn pays_for_context(&self, client: u64, worker: u64) -> bool {
         let warm = self.workers.get(worker).is_some_and(|worker| !worker.kind.fresh);
         let zone = self.clients.queue.get(client).map(|client| &client.zone);
-        let room = || zone.map_or(0, |zone| self.zones.standing(zone).room);
+        let first = |zone| self.gpus_of(zone).first().copied().unwrap_or(0);
+        let room = || zone.map_or(0, |zone| self.zones.standing(zone, first(zone)).room);
         !warm || self.config.context_memory <= room()
     }
 

@@ -10,9 +10,11 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use super::overdraft::{Drawn, used_by_worker, worst_overdrafts};
+use super::overdraft::{Drawn, Measured, suspects, used_by_worker, worst_overdrafts};
 use crate::Broker;
+use crate::ledger::Memory;
 use crate::reactor::Source;
+use crate::workers::Worker;
 use control::ZoneName;
 use control::meter::{self, MAX_READINGS, Reading};
 use control::packet;
@@ -94,25 +96,59 @@ impl Broker {
     fn on_readings(&mut self, readings: &[Reading]) {
         let known: BTreeMap<u32, u64> = self.workers.iter().map(|(id, worker)| (worker.pid, id)).collect();
         let used = used_by_worker(readings, &known, process::parent);
-        let charged: BTreeMap<u64, u64> = self.workers.iter().map(|(id, worker)| (id, worker.charged())).collect();
-        let charged = |id: u64| charged.get(&id).copied().unwrap_or(0);
-        // The picture is whole: who is not in it uses nothing.
-        for (id, worker) in self.workers.iter_mut() {
-            let Some((zone, account)) = worker.account_mut() else { continue };
-            if let Some(zone) = self.zones.get_mut(zone) {
-                // The driver counts memory of others that is mapped there as well, and others pay for it.
-                let measured = used.get(&id).copied().unwrap_or(0);
-                zone.ledger.observe(account, measured.saturating_sub(self.sharing.exports.unpaid(id, charged)));
+        let charged: BTreeMap<(u64, u32), u64> = self
+            .workers
+            .iter()
+            .flat_map(|(id, worker)| worker.gpus().iter().map(move |gpu| ((id, *gpu), worker.charged_on(*gpu))))
+            .collect();
+        let charged_of = |id: u64, gpu: u32| charged.get(&(id, gpu)).copied().unwrap_or(0);
+        let mut by_gpu: BTreeMap<u32, BTreeMap<u64, Measured>> = BTreeMap::new();
+        for (id, worker) in self.workers.iter() {
+            // The driver counts memory of others that is mapped there as well, and others pay for it.
+            let discounts = self.sharing.exports.unpaid(id, charged_of);
+            for gpu in worker.gpus() {
+                let discount = discounts.get(gpu).copied().unwrap_or(0);
+                let used = used.get(&(id, *gpu)).copied().unwrap_or(0);
+                let measured = Measured { used, charged: charged_of(id, *gpu), discount };
+                by_gpu.entry(*gpu).or_default().insert(id, measured);
             }
+        }
+        for (gpu, workers) in by_gpu {
+            self.observe_gpu(gpu, readings, &workers);
         }
         self.end_overdrafts();
     }
 
+    /// The picture is whole: who is not in the readings uses nothing.
+    fn observe_gpu(&mut self, gpu: u32, readings: &[Reading], workers: &BTreeMap<u64, Measured>) {
+        let slack = self.config.meter.map_or(u64::MAX, |meter| meter.allowance);
+        let hidden = self.monitor.hidden.look(readings, gpu, workers, slack);
+        let suspected = suspects(workers, hidden);
+        for (id, Measured { used, discount, .. }) in workers {
+            let Some((zone, accounts)) = self.workers.get_mut(*id).and_then(Worker::accounts_mut) else { continue };
+            if let Some(zone) = self.zones.get_mut(zone) {
+                let suspected = suspected.get(id).copied().unwrap_or(0);
+                let (ledger, account) = zone.ledger_for(Memory::Gpu(gpu), accounts);
+                ledger.observe(account, used.saturating_sub(discount - suspected), suspected);
+            }
+        }
+    }
+
     fn end_overdrafts(&mut self) {
         let Some(Meter { allowance }) = self.config.meter else { return };
-        let drawn = self.workers.iter().filter_map(|(id, worker)| {
-            let (zone, beyond, total) = (worker.zone()?, worker.beyond(), worker.charged());
-            Some(Drawn { id, zone, beyond, total, is_dying: worker.is_dying() })
+        let drawn = self.workers.iter().flat_map(|(id, worker)| {
+            let is_dying = worker.is_dying();
+            worker.gpus().iter().filter_map(move |gpu| {
+                let (zone, account) = (worker.zone()?, worker.account(*gpu)?);
+                Some(Drawn {
+                    id,
+                    zone,
+                    gpu: *gpu,
+                    beyond: account.certainly_beyond(),
+                    total: account.total(),
+                    is_dying,
+                })
+            })
         });
         let workers: Vec<Drawn<'_>> = drawn.collect();
         let worst = worst_overdrafts(&self.zones.exceeded(), &workers, allowance);

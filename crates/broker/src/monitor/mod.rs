@@ -10,7 +10,8 @@ mod views;
 pub(crate) use inventory::Inventory;
 pub use meter::Meter;
 use meter::Running;
-use overdraft::MeterProcess;
+use overdraft::{Hidden, MeterProcess};
+pub(crate) use utilization::OnGpu;
 use utilization::Utilization;
 use views::{Helper, Views};
 
@@ -20,4 +21,5 @@ pub(crate) struct Monitor {
     pub views: Views,
     pub utilization: Utilization,
     pub meter: MeterProcess<Running>,
+    pub hidden: Hidden,
 }

@@ -1,6 +1,6 @@
 //! Which workers use more than they were granted, and when the process that finds it out is started: decisions only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::zones::Exceeded;
@@ -9,8 +9,8 @@ use control::meter::Reading;
 
 /// A meter that ended is not started again before this.
 const PAUSE: Duration = Duration::from_secs(10);
-/// A worker's own process is at most so many below the one that the broker started.
-const GENERATIONS: usize = 4;
+/// More processes above one another than any worker can start; no walk to their beginning is longer.
+const GENERATIONS: usize = 1 << 12;
 
 /// The meter's process, `P`, and when it is started again.
 pub(crate) struct MeterProcess<P> {
@@ -59,27 +59,99 @@ impl<P> MeterProcess<P> {
     }
 }
 
-/// What each worker uses, as the meter has found. `known`: workers by the process that was started.
+/// What each worker uses of each GPU, as the meter has found. `known`: workers by the process that was started.
 pub(super) fn used_by_worker(
     readings: &[Reading],
     known: &BTreeMap<u32, u64>,
     parent: impl Fn(u32) -> Option<u32>,
-) -> BTreeMap<u64, u64> {
-    let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+) -> BTreeMap<(u64, u32), u64> {
+    let mut sums: BTreeMap<(u64, u32), u64> = BTreeMap::new();
     for reading in readings.iter().filter(|reading| reading.pid != 0) {
         if let Some(id) = owner(reading.pid, known, &parent) {
-            let sum = sums.entry(id).or_default();
+            let sum = sums.entry((id, reading.gpu)).or_default();
             *sum = sum.saturating_add(reading.bytes);
         }
     }
     sums
 }
 
-/// A worker and what it draws on its zone's account.
+/// Looks of the meter over which something must be hidden before it counts.
+const LOOKS: usize = 5;
+
+/// A worker on a GPU, as the meter sees it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Measured {
+    /// What the driver says that it uses.
+    pub used: u64,
+    /// What it pays for.
+    pub charged: u64,
+    /// What of its use others pay for, as it says: memory of theirs that it has mapped.
+    pub discount: u64,
+}
+
+/// What hides behind discounts on each GPU.
+///
+/// The driver counts memory that several processes have mapped for each of them, and once for the GPU. So if all discounts
+/// are true, what processes use without them is what is used of the GPU. What is used beyond that hides behind a discount
+/// that is not true. Figures of different moments differ, and some memory is nobody's for a while: only what is missing at
+/// every one of several looks counts.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden {
+    looks: BTreeMap<u32, VecDeque<u64>>,
+}
+
+impl Hidden {
+    /// Takes a look at a GPU; answers what hides there. `slack`: what may be nobody's.
+    pub(super) fn look(
+        &mut self,
+        readings: &[Reading],
+        gpu: u32,
+        workers: &BTreeMap<u64, Measured>,
+        slack: u64,
+    ) -> u64 {
+        let here = || readings.iter().filter(|reading| reading.gpu == gpu);
+        let Some(all) = here().find(|reading| reading.pid == 0).map(|reading| reading.bytes) else {
+            // Nobody can tell.
+            self.looks.remove(&gpu);
+            return 0;
+        };
+        let of_processes = sum(here().filter(|reading| reading.pid != 0).map(|reading| reading.bytes));
+        let of_workers = sum(workers.values().map(|worker| worker.used));
+        let explained =
+            sum(workers.values().map(|worker| worker.used.saturating_sub(worker.discount).max(worker.charged)));
+        let others = of_processes.saturating_sub(of_workers);
+        let looks = self.looks.entry(gpu).or_default();
+        looks.push_back(all.saturating_sub(explained.saturating_add(others)).saturating_sub(slack));
+        if looks.len() > LOOKS {
+            looks.pop_front();
+        }
+        if looks.len() < LOOKS { 0 } else { looks.iter().copied().min().unwrap_or(0) }
+    }
+}
+
+/// What each worker is suspected of, of what hides on a GPU: as much as its discount allows, the largest first.
+pub(super) fn suspects(workers: &BTreeMap<u64, Measured>, mut hidden: u64) -> BTreeMap<u64, u64> {
+    let mut by_size: Vec<(u64, u64)> = workers.iter().map(|(id, worker)| (worker.discount, *id)).collect();
+    by_size.sort_unstable_by(|a, b| b.cmp(a));
+    let mut suspected = BTreeMap::new();
+    for (discount, id) in by_size.into_iter().take_while(|(discount, _)| *discount > 0) {
+        let taken = hidden.min(discount);
+        hidden -= taken;
+        suspected.insert(id, taken);
+    }
+    suspected
+}
+
+fn sum(mut bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.try_fold(0u64, u64::checked_add).unwrap_or(u64::MAX)
+}
+
+/// A worker and what it draws on its zone's account of a GPU.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drawn<'a> {
     pub id: u64,
     pub zone: &'a ZoneName,
+    pub gpu: u32,
     /// What it never asked for.
     pub beyond: u64,
     /// All of it.
@@ -100,8 +172,10 @@ pub(super) fn worst_overdrafts(
 }
 
 fn worst_of(limit: &Exceeded<'_>, workers: &[Drawn<'_>], allowance: u64) -> Vec<(u64, u64)> {
-    let (dying, mut alive): (Vec<&Drawn<'_>>, Vec<&Drawn<'_>>) =
-        workers.iter().filter(|worker| limit.zones.contains(&worker.zone)).partition(|worker| worker.is_dying);
+    let (dying, mut alive): (Vec<&Drawn<'_>>, Vec<&Drawn<'_>>) = workers
+        .iter()
+        .filter(|worker| worker.gpu == limit.gpu && limit.zones.contains(&worker.zone))
+        .partition(|worker| worker.is_dying);
     alive.sort_by_key(|worker| std::cmp::Reverse((worker.beyond, worker.id)));
     let mut over = dying.iter().fold(limit.over, |over, worker| over.saturating_sub(worker.total));
     let mut beyond = alive.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.beyond));
@@ -141,7 +215,7 @@ mod tests {
         let parent = |pid: u32| Some(pid - 1);
         assert_eq!(owner(10, &known, parent), Some(7));
         assert_eq!(owner(12, &known, parent), Some(7));
-        assert_eq!(owner(15, &known, parent), None, "not that far away");
+        assert_eq!(owner(2000, &known, parent), Some(7), "however many lie between");
         assert_eq!(owner(9, &known, parent), None);
         assert_eq!(owner(3, &known, parent), None);
         assert_eq!(process::parent(std::process::id()), Some(std::os::unix::process::parent_id()));
@@ -149,21 +223,53 @@ mod tests {
 
     #[test]
     fn what_descendants_use_is_the_workers() {
-        let reading = |pid, bytes| Reading { pid, reserved: 0, bytes };
-        let readings = [reading(10, 5), reading(11, 6), reading(0, 100), reading(99, 7), reading(10, u64::MAX)];
+        let reading = |pid, gpu, bytes| Reading { pid, gpu, bytes };
+        let readings = [
+            reading(10, 0, 5),
+            reading(11, 0, 6),
+            reading(0, 0, 100),
+            reading(9, 0, 7),
+            reading(10, 0, u64::MAX),
+            reading(11, 1, 3),
+        ];
         let used = used_by_worker(&readings, &BTreeMap::from([(10, 7)]), |pid| Some(pid - 1));
-        assert_eq!(used, BTreeMap::from([(7, u64::MAX)]));
+        assert_eq!(used, BTreeMap::from([((7, 0), u64::MAX), ((7, 1), 3)]), "each GPU by itself");
+    }
+
+    /// Worker 1 pays for 100, which 2 and 3 have mapped as well; 3 has only said so, and hides 100 of its own.
+    #[test]
+    fn what_hides_behind_a_discount_counts_after_a_while() {
+        let reading = |pid, bytes| Reading { pid, gpu: 0, bytes };
+        let worker = |charged, discount| Measured { used: 100, charged, discount };
+        let workers = BTreeMap::from([(1, worker(100, 0)), (2, worker(0, 100)), (3, worker(0, 100))]);
+        let of = |all| [reading(10, 100), reading(20, 100), reading(30, 100), reading(99, 40), reading(0, all)];
+        let mut hidden = Hidden::default();
+        let mut look = |all| hidden.look(&of(all), 0, &workers, 10);
+        for _ in 0..2 * LOOKS {
+            assert_eq!(look(145), 0, "all discounts are true");
+        }
+        for _ in 1..LOOKS {
+            assert_eq!(look(240), 0, "not at every look yet");
+        }
+        assert_eq!(look(240), 90);
+        assert_eq!(suspects(&workers, 90), BTreeMap::from([(2, 0), (3, 90)]));
+        assert_eq!(suspects(&workers, 150).values().sum::<u64>(), 150);
+        assert_eq!(look(145), 0, "one look at which all is well is enough");
+        let untold = [reading(10, 100), reading(20, 100), reading(30, 100)];
+        assert_eq!(hidden.look(&untold, 0, &workers, 10), 0);
+        let absurd = [reading(10, u64::MAX), reading(20, u64::MAX), reading(0, u64::MAX)];
+        assert_eq!(hidden.look(&absurd, 0, &BTreeMap::new(), 0), 0);
     }
 
     #[test]
     fn the_worst_of_each_exceeded_limit_ends() {
         let names: Vec<ZoneName> = ["a", "b", "c"].iter().map(|name| name.parse().unwrap()).collect();
         let [a, b, c] = [&names[0], &names[1], &names[2]];
-        let drawn = |id, zone, beyond| Drawn { id, zone, beyond, total: beyond, is_dying: false };
+        let drawn = |id, zone, beyond| Drawn { id, zone, gpu: 0, beyond, total: beyond, is_dying: false };
         let workers = [drawn(1, a, 50), drawn(2, a, 60), drawn(3, b, 90), drawn(4, c, 1000)];
         let worst = |exceeded: &[Vec<&ZoneName>], over, allowance| {
             let exceeded: Vec<Exceeded<'_>> =
-                exceeded.iter().map(|zones| Exceeded { zones: zones.clone(), over }).collect();
+                exceeded.iter().map(|zones| Exceeded { gpu: 0, zones: zones.clone(), over }).collect();
             worst_overdrafts(&exceeded, &workers, allowance)
         };
         assert_eq!(worst(&[vec![a]], 10, 40), [(60, 2)].into());
@@ -176,9 +282,9 @@ mod tests {
     #[test]
     fn many_small_overdrafts_of_a_zone_are_a_large_one() {
         let zone: ZoneName = "a".parse().unwrap();
-        let worker = |id: u64| Drawn { id, zone: &zone, beyond: 20 + id, total: 20 + id, is_dying: id == 9 };
+        let worker = |id: u64| Drawn { id, zone: &zone, gpu: 0, beyond: 20 + id, total: 20 + id, is_dying: id == 9 };
         let workers: Vec<Drawn<'_>> = (0..10).map(worker).collect();
-        let limit = |over| [Exceeded { zones: vec![&zone], over }];
+        let limit = |over| [Exceeded { gpu: 0, zones: vec![&zone], over }];
         // 216 of those that live; the one that is dying has 29.
         let ended = worst_overdrafts(&limit(229), &workers, 100);
         assert_eq!(
@@ -187,6 +293,8 @@ mod tests {
             "the worst first, until the allowance is kept"
         );
         assert_eq!(worst_overdrafts(&limit(129), &workers, 100), [].into(), "with the dying gone it fits");
+        let elsewhere: Vec<Drawn<'_>> = workers.iter().map(|worker| Drawn { gpu: 1, ..*worker }).collect();
+        assert_eq!(worst_overdrafts(&limit(229), &elsewhere, 100), [].into(), "on another GPU");
         // What was granted and is over a lowered limit is no overdraft.
         let granted: Vec<Drawn<'_>> = workers.iter().map(|worker| Drawn { beyond: 0, ..*worker }).collect();
         assert_eq!(worst_overdrafts(&limit(229), &granted, 100), [].into());

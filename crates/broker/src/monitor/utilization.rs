@@ -1,4 +1,4 @@
-//! How busy each zone keeps its GPU, from the GPU time that workers have counted.
+//! How busy each zone keeps each of its GPUs, from the GPU time that workers have counted.
 //!
 //! NVML tells of the last second or so, and a client may ask only once. So the broker looks once a second at zones whose
 //! workers measure time, and leaves the others alone.
@@ -7,13 +7,17 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::Broker;
+use crate::zones::Zone;
 use control::ZoneName;
+
+/// A zone on a GPU, by number.
+pub(crate) type OnGpu = (ZoneName, u32);
 
 const EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Utilization {
-    zones: BTreeMap<ZoneName, [Sample; 2]>,
+    zones: BTreeMap<OnGpu, [Sample; 2]>,
     last: Option<Instant>,
     /// Some worker measures, so that there will be something to see.
     measured: bool,
@@ -46,34 +50,43 @@ impl Utilization {
     }
 
     /// GPU time of zones so far. `measured`: by some worker that is there.
-    pub(crate) fn observe(&mut self, totals: BTreeMap<ZoneName, u64>, measured: bool, now: Instant) {
+    pub(crate) fn observe(&mut self, totals: BTreeMap<OnGpu, u64>, measured: bool, now: Instant) {
         (self.last, self.measured) = (Some(now), measured);
-        self.zones.retain(|name, _| totals.contains_key(name));
-        for (name, used_ns) in totals {
+        self.zones.retain(|at, _| totals.contains_key(at));
+        for (at, used_ns) in totals {
             let sample = Sample { at: now, used_ns };
-            let samples = self.zones.entry(name).or_insert([sample; 2]);
+            let samples = self.zones.entry(at).or_insert([sample; 2]);
             *samples = [samples[1], sample];
         }
     }
 
-    /// Percent of the last second or two in which a zone used its GPU. One that was never looked at is looked at from now on.
-    pub(crate) fn percent(&mut self, name: &ZoneName, used_ns: u64, now: Instant) -> u32 {
+    /// Percent of the last second or two in which a zone used a GPU. One that was never looked at is looked at from now on.
+    pub(crate) fn percent(&mut self, at: &OnGpu, used_ns: u64, now: Instant) -> u32 {
         let sample = Sample { at: now, used_ns };
-        let [older, _] = *self.zones.entry(name.clone()).or_insert([sample; 2]);
+        let [older, _] = *self.zones.entry(at.clone()).or_insert([sample; 2]);
         older.percent_until(sample)
     }
 }
 
 impl Broker {
-    /// GPU time of a zone over all its workers, those that have ended too; none where nobody measures it.
-    fn gpu_time(&mut self, name: &ZoneName) -> Option<u64> {
-        let mut total = self.zones.get(name)?.totals.past.gpu_time_ns;
-        for worker in self.workers.of_zone_mut(name) {
-            if let Some(time) = worker.count().gpu_time_ns {
-                total = Some(total.unwrap_or(0).saturating_add(time));
+    /// GPU time of zones over all their workers, those that have ended under us too, for each GPU that one of them measures.
+    /// `only`: of one zone.
+    fn gpu_times(&mut self, only: Option<&ZoneName>) -> BTreeMap<OnGpu, u64> {
+        let is_asked_for = |name: &ZoneName| only.is_none_or(|only| only == name);
+        let past = |(name, zone): (&ZoneName, &Zone)| {
+            let name = name.clone();
+            zone.past_busy.clone().into_iter().map(move |(gpu, time)| ((name.clone(), gpu), time))
+        };
+        let zones = self.zones.iter().filter(|(name, _)| is_asked_for(name));
+        let mut totals: BTreeMap<OnGpu, u64> = zones.flat_map(past).collect();
+        for (_, worker) in self.workers.iter_mut() {
+            let Some(name) = worker.zone().filter(|name| is_asked_for(name)).cloned() else { continue };
+            for (gpu, time) in worker.gpu_times() {
+                let total = totals.entry((name.clone(), gpu)).or_default();
+                *total = total.saturating_add(time);
             }
         }
-        total
+        totals
     }
 
     /// Looks, once a second, at what workers have done.
@@ -82,23 +95,20 @@ impl Broker {
             return;
         }
         self.look_for_idle(now);
-        let past = self.zones.iter().filter_map(|(name, zone)| Some((name.clone(), zone.totals.past.gpu_time_ns?)));
-        let mut totals: BTreeMap<ZoneName, u64> = past.collect();
-        let mut measured = false;
-        for (_, worker) in self.workers.iter_mut() {
-            if let (Some(time), Some(name)) = (worker.count().gpu_time_ns, worker.zone()) {
-                let total = totals.entry(name.clone()).or_default();
-                *total = total.saturating_add(time);
-                measured = true;
-            }
-        }
+        let measured = self.workers.iter_mut().any(|(_, worker)| worker.count().gpu_time_ns.is_some());
+        let totals = self.gpu_times(None);
         self.monitor.utilization.observe(totals, measured, now);
     }
 
-    /// Percent of the last second or two in which the zone used its GPU; none where nobody measures it.
-    pub(super) fn utilization(&mut self, name: &ZoneName) -> Option<u32> {
-        let used = self.gpu_time(name)?;
-        Some(self.monitor.utilization.percent(name, used, Instant::now()))
+    /// Percent of the last second or two in which zones used each GPU of which somebody measures it.
+    /// `only`: by one zone.
+    pub(crate) fn utilization(&mut self, only: Option<&ZoneName>) -> BTreeMap<OnGpu, u32> {
+        let (times, now) = (self.gpu_times(only), Instant::now());
+        let percent = |(at, used)| {
+            let percent = self.monitor.utilization.percent(&at, used, now);
+            (at, percent)
+        };
+        times.into_iter().map(percent).collect()
     }
 }
 
@@ -123,7 +133,7 @@ mod tests {
     #[test]
     fn zones_are_looked_at_while_somebody_measures() {
         let (mut utilization, now) = (Utilization::default(), Instant::now());
-        let zone: ZoneName = "a".parse().unwrap();
+        let zone: OnGpu = ("a".parse().unwrap(), 1);
         assert!(utilization.is_due(now) && utilization.next_deadline().is_none());
         for second in 0..3 {
             let used = BTreeMap::from([(zone.clone(), u64::from(second) * 400_000_000)]);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use cuda_abi::wire::Reader;
-use cuda_abi::wire::view::{self, Card, MAX_PROCESSES, MAX_VIEW, Process, ZoneView};
+use cuda_abi::wire::view::{self, Card, CardUse, Holding, MAX_PROCESSES, MAX_VIEW, Process, ZoneView};
 use idm::bootstrap::{self, ANSWER_BYTES, Answer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -113,6 +113,16 @@ impl Broker {
         Some(self.monitor.inventory.cards()?.iter().enumerate().map(told).collect())
     }
 
+    /// Has somebody look at the cards, unless they are known or need no looking at.
+    pub(crate) fn learn_cards(&mut self) {
+        // One program alone that is started for every command has no use for it.
+        let is_known = matches!(self.config.backend, Backend::Soft { .. }) || self.config.private;
+        if !is_known && self.monitor.inventory.lookup(Instant::now()) == Lookup::StartHelper {
+            // A failure has been logged, and the next one who asks tries again.
+            let _ = self.start_helper();
+        }
+    }
+
     /// How zones name a card: an instance by its own number, a GPU as its device node is numbered, where the kernel
     /// tells, and else by its place.
     fn number_of(&self, at: usize, card: &Card) -> u32 {
@@ -127,13 +137,22 @@ impl Broker {
         }
     }
 
-    /// The cards that a zone's clients see.
-    fn cards_of(&self, name: &ZoneName) -> Vec<Card> {
+    /// The memory of a GPU, where it is known.
+    pub(crate) fn memory_of(&self, gpu: u32) -> Option<u64> {
+        if let Backend::Soft { memory, instances, .. } = &self.config.backend {
+            return Some(memory / u64::from((*instances).max(1)));
+        }
+        let mut cards = self.monitor.inventory.cards().into_iter().flatten().enumerate();
+        cards.find(|(at, card)| self.number_of(*at, card) == gpu).map(|(_, card)| card.memory)
+    }
+
+    /// The cards that a zone's clients see, with their numbers.
+    fn cards_of(&self, name: &ZoneName) -> Vec<(u32, Card)> {
         let gpus = self.zones.get(name).map_or(&[][..], |zone| &zone.bindings().gpus);
         let backend = self.config.backend.with_devices(gpus);
         let (seen, all) = (backend.devices(), self.monitor.inventory.cards().into_iter().flatten().enumerate());
-        let sees = |(at, card): &(usize, &Card)| seen.is_empty() || seen.contains(&self.number_of(*at, card));
-        all.filter(sees).map(|(_, card)| card.clone()).collect()
+        let numbered = all.map(|(at, card)| (self.number_of(at, card), card.clone()));
+        numbered.filter(|(number, _)| seen.is_empty() || seen.contains(number)).collect()
     }
 
     fn start_helper(&mut self) -> io::Result<()> {
@@ -163,6 +182,7 @@ impl Broker {
                 let complete = |card: Card| if nvidia { with_pci_identity(card) } else { card };
                 let version = if nvidia { nvidia_version() } else { env!("CARGO_PKG_VERSION").into() };
                 self.monitor.inventory.found(cards.into_iter().map(complete).collect(), version);
+                self.warn_of_misfits();
             }
             _ => {
                 tracing::warn!(status, "cannot query the GPUs: the helper reported none");
@@ -190,25 +210,36 @@ impl Broker {
     fn view(&mut self, name: &ZoneName, asking: &namespaces::Numbers) -> ZoneView {
         let workers = &self.workers;
         self.monitor.views.numbers.retain(|id, _| workers.get(*id).is_some());
-        let mut processes = Vec::new();
+        let (numbers_of_cards, cards): (Vec<u32>, Vec<Card>) = self.cards_of(name).into_iter().unzip();
+        let (mut processes, mut holdings) = (Vec::new(), Vec::new());
         for (id, worker) in self.workers.of_zone(name).take(MAX_PROCESSES) {
             let numbers = self.monitor.views.numbers.entry(id);
             let numbers = numbers.or_insert_with(|| self.launcher.spawner().numbers(worker.client_pid()));
             // A process of the zone that the asking one cannot see has no number there.
             if let Some(pid) = numbers.seen_by(asking) {
                 processes.push(Process { pid, used: worker.charged() });
+                let held = (0..).zip(&numbers_of_cards).map(|(card, gpu)| (card, worker.charged_on(*gpu)));
+                let held = held.filter(|(_, used)| *used > 0).map(|(card, used)| Holding { pid, card, used });
+                holdings.extend(held);
             }
         }
-        let busy = self.utilization(name);
-        let standing = self.zones.standing(name);
+        let busy = self.utilization(Some(name));
+        let on_card = |gpu: &u32| {
+            let standing = self.zones.standing(name, *gpu);
+            CardUse { limit: standing.limit, used: standing.used, busy: busy.get(&(name.clone(), *gpu)).copied() }
+        };
+        let card_use: Vec<CardUse> = numbers_of_cards.iter().map(on_card).collect();
+        let CardUse { limit, used, busy } = card_use.first().copied().unwrap_or_default();
         ZoneView {
-            limit: standing.limit,
-            used: standing.used,
+            limit,
+            used,
             cuda_version: self.launcher.driver_version(),
             driver_version: self.monitor.inventory.driver_version().to_owned(),
             busy,
-            cards: self.cards_of(name),
+            cards,
             processes,
+            card_use,
+            holdings,
         }
     }
 }

@@ -1,12 +1,15 @@
 //! GPU time: zones take turns on a GPU that more than one of them wants.
 //!
-//! [`plan`] decides, and knows no clock; [`fields`] has a plan for each group of zones that may meet; [`board`] is the thread that looks at what workers report, asks the plan, and
+//! [`plan`] decides, and knows no clock; [`gpus`] has a plan for each GPU; [`board`] is the thread that looks at what workers report, asks the plan, and
 //! sets dispatch states. It is a thread of its own because a turn's end must not wait for the broker's other business. The broker
-//! tells it who is there, and it tells the broker whom to end.
+//! tells it who is there, and it tells the broker whose work to take off the GPU or put back, whom to end, and by [`slices`] how
+//! long a GPU is to run whose work.
 
 mod board;
-mod fields;
+mod gpus;
 mod plan;
+mod slices;
+mod zone;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,17 +21,20 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 use control::dispatch::DispatchPage;
-use control::zone::ZoneLimits;
+use control::zone::GpuLimits;
 
 use board::Board;
 pub(crate) use plan::{Terms, Used};
 
 /// What the broker tells.
 enum Command {
-    Zone { id: u64, terms: Terms, gpus: Vec<u32> },
+    Zone { id: u64, terms: BTreeMap<u32, Terms> },
     NoZone(u64),
-    Worker { id: u64, zone: u64, page: DispatchPage, bell: OwnedFd },
+    Worker { id: u64, zone: u64, gpus: Vec<u32>, page: DispatchPage, bell: OwnedFd },
     NoWorker(u64),
+    Frozen(u64, bool),
+    Stoppable(u64, bool),
+    Off(u64, bool),
 }
 
 /// Why a worker must end.
@@ -44,7 +50,12 @@ pub(crate) enum Verdict {
 struct Shared {
     inbox: Mutex<Vec<Command>>,
     verdicts: Mutex<Vec<(u64, Verdict)>>,
-    used: Mutex<BTreeMap<u64, Used>>,
+    /// By zone and GPU.
+    used: Mutex<BTreeMap<(u64, u32), Used>>,
+    /// Workers that are to have other slices.
+    slices: Mutex<Vec<(u64, Duration)>>,
+    /// Workers whose work is to be taken off the GPU, or put back.
+    stops: Mutex<Vec<(u64, bool)>>,
 }
 
 /// The broker's end.
@@ -52,12 +63,12 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     /// Wakes the thread.
     poke: OwnedFd,
-    /// Readable when there are verdicts.
+    /// Readable when there are verdicts, work to stop or resume, or slices to set.
     verdict_bell: OwnedFd,
 }
 
-impl From<&ZoneLimits> for Terms {
-    fn from(limits: &ZoneLimits) -> Self {
+impl From<GpuLimits> for Terms {
+    fn from(limits: GpuLimits) -> Self {
         Self { share: limits.share, cap: limits.cap, priority: limits.priority }
     }
 }
@@ -85,20 +96,21 @@ impl Scheduler {
         ring(&self.poke);
     }
 
-    /// A zone is there, or its limits have changed. `gpus`: those that it is tied to, none for all of them.
-    pub(crate) fn set_zone(&self, id: u64, limits: &ZoneLimits, gpus: &[u32]) {
-        self.tell(Command::Zone { id, terms: limits.into(), gpus: gpus.to_vec() });
+    /// A zone is there, or its limits have changed: for each GPU that it has.
+    pub(crate) fn set_zone(&self, id: u64, terms: BTreeMap<u32, Terms>) {
+        self.tell(Command::Zone { id, terms });
     }
 
     pub(crate) fn remove_zone(&self, id: u64) {
         self.tell(Command::NoZone(id));
     }
 
-    /// A worker works for a zone from now on. Answers the bell for the worker to ring when something has changed.
-    pub(crate) fn add_worker(&self, id: u64, zone: u64, statistics: impl AsFd) -> io::Result<OwnedFd> {
+    /// A worker works for a zone from now on, on these GPUs. Answers the bell for the worker to ring when something has
+    /// changed.
+    pub(crate) fn add_worker(&self, id: u64, zone: u64, gpus: &[u32], statistics: impl AsFd) -> io::Result<OwnedFd> {
         let (page, bell) = (DispatchPage::map(statistics)?, eventfd()?);
         let theirs = bell.try_clone()?;
-        self.tell(Command::Worker { id, zone, page, bell });
+        self.tell(Command::Worker { id, zone, gpus: gpus.to_vec(), page, bell });
         Ok(theirs)
     }
 
@@ -106,7 +118,22 @@ impl Scheduler {
         self.tell(Command::NoWorker(id));
     }
 
-    /// Becomes readable when there are verdicts.
+    /// An operator has taken the work of a worker off the GPU, or put it back.
+    pub(crate) fn set_frozen(&self, id: u64, frozen: bool) {
+        self.tell(Command::Frozen(id, frozen));
+    }
+
+    /// Whether the work of a worker can be taken off the GPU.
+    pub(crate) fn set_stoppable(&self, id: u64, stoppable: bool) {
+        self.tell(Command::Stoppable(id, stoppable));
+    }
+
+    /// What [`Scheduler::take_stops`] asked for has happened: the work of a worker is off the GPU, or on it again.
+    pub(crate) fn set_off(&self, id: u64, off: bool) {
+        self.tell(Command::Off(id, off));
+    }
+
+    /// Becomes readable when there are verdicts, work to stop or resume, or slices to set.
     pub(crate) fn verdict_bell(&self) -> &OwnedFd {
         &self.verdict_bell
     }
@@ -116,9 +143,19 @@ impl Scheduler {
         std::mem::take(&mut self.shared.verdicts.lock())
     }
 
-    /// What a zone has had in turns.
-    pub(crate) fn used(&self, zone: u64) -> Used {
-        self.shared.used.lock().get(&zone).copied().unwrap_or_default()
+    /// Workers that are to have other slices than they have.
+    pub(crate) fn take_slices(&self) -> Vec<(u64, Duration)> {
+        std::mem::take(&mut self.shared.slices.lock())
+    }
+
+    /// Workers whose work is to be taken off the GPU, or put back.
+    pub(crate) fn take_stops(&self) -> Vec<(u64, bool)> {
+        std::mem::take(&mut self.shared.stops.lock())
+    }
+
+    /// What a zone has had of a GPU in turns.
+    pub(crate) fn used(&self, zone: u64, gpu: u32) -> Used {
+        self.shared.used.lock().get(&(zone, gpu)).copied().unwrap_or_default()
     }
 }
 
@@ -132,9 +169,9 @@ mod tests {
     #[test]
     fn a_worker_that_takes_its_own_rings_holds_up_nobody() {
         let scheduler = Scheduler::start(None).unwrap();
-        scheduler.set_zone(1, &ZoneLimits::default(), &[]);
+        scheduler.set_zone(1, BTreeMap::from([(0, GpuLimits::default().into())]));
         let (_page, file) = Reader::create().unwrap();
-        let bell = scheduler.add_worker(1, 1, &file).unwrap();
+        let bell = scheduler.add_worker(1, 1, &[0], &file).unwrap();
         rustix::io::ioctl_fionbio(&bell, false).unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -146,10 +183,10 @@ mod tests {
             });
             for id in 2..200 {
                 let (_page, file) = Reader::create().unwrap();
-                let _bell = scheduler.add_worker(id, 1, &file).unwrap();
+                let _bell = scheduler.add_worker(id, 1, &[0], &file).unwrap();
                 let turns = DispatchPage::map(&file).unwrap();
                 let begun = std::time::Instant::now();
-                while turns.state() == 0 {
+                while turns.gpu(0).state() == 0 {
                     assert!(begun.elapsed() < Duration::from_secs(60), "nobody looks at worker {id}");
                     std::thread::yield_now();
                 }

@@ -11,15 +11,26 @@
 //! * A zone of a higher priority does not wait for a lower one to end its work: the GPU switches between contexts by
 //!   itself, and the lower zone, which may have only one batch at a time, gets no more. A zone above all others is never
 //!   held at all.
-//! * Work that outlasts [`DRAIN`] no longer keeps others waiting. Both then run side by side and share the bill, and the
+//! * Where running work can be taken off the GPU, a turn ends when the plan says so. Work that goes on for longer than
+//!   [`GRACE`] after its turn, or did so before, is *stopped*, and goes on in its zone's next turn. Stopping and resuming cost the
+//!   GPU something, so such turns are longer, and what ends soon by itself is waited for. A zone is opened
+//!   with its work off the GPU; its time counts from when that is back.
+//! * Where it cannot, work that outlasts [`DRAIN`] no longer keeps others waiting. Both then run side by side and share the bill, and the
 //!   zone gets no other turn until its work has ended. Only if it has more to give does it get one after [`STUCK`]: what
 //!   runs may be waiting for what is held, as a kernel that spins until another one has set a flag.
 //! * A cap is a bucket that fills at the cap's rate and from which all its time is taken; empty, the zone is held, also
 //!   when nobody else wants the GPU.
+//! * A zone of higher priority interrupts a turn; it goes on afterwards. Work below it that does not end is stopped once, to see
+//!   what that takes: where it takes long, so does every switch of the GPU, whatever the slices, and the work stays off while the
+//!   zone above is at work, but for a moment now and then.
 
 use std::collections::BTreeMap;
 
 use control::dispatch::{DispatchState, UNBOUNDED};
+
+pub(super) use super::zone::Seen;
+use super::zone::Zone;
+pub(crate) use super::zone::{Terms, Used};
 
 /// Time in nanoseconds, from whatever beginning.
 pub(super) type Nanos = u64;
@@ -27,6 +38,24 @@ pub(super) type Nanos = u64;
 const MILLISECOND: Nanos = 1_000_000;
 /// Shortest turn that somebody else's claim ends; long against the pause between two turns, some tens of microseconds.
 pub(super) const QUANTUM: Nanos = 10 * MILLISECOND;
+/// The same for work that must be stopped at the turn's end, and resumed at the next one's begin. That mostly takes one or
+/// two milliseconds; where resuming takes longer, in which the GPU does nothing, so do the turns.
+pub(super) const LONG_QUANTUM: Nanos = 50 * MILLISECOND;
+pub(super) const LONGEST_QUANTUM: Nanos = 200 * MILLISECOND;
+/// How long work may go on after its turn before it is stopped: two kernels of 20 ms end by themselves, which costs nothing
+/// but that others wait, and that is charged.
+pub(super) const GRACE: Nanos = 40 * MILLISECOND;
+/// A stop or resume that takes longer did not happen. The longest that was seen took 62 ms; a software GPU on a busy machine takes
+/// longer.
+pub(super) const CONFIRM: Nanos = 1_000 * MILLISECOND;
+/// For so long after that the zone is treated as one that cannot be stopped.
+pub(super) const DISTRUST: Nanos = 10_000 * MILLISECOND;
+/// Work of which no piece has ended for so long below a zone of higher priority is looked at.
+const UNENDED: Nanos = 100 * MILLISECOND;
+/// Stopping that takes so long is as costly for whoever runs beside such work. Mostly it takes less than a millisecond.
+pub(super) const COSTLY: Nanos = 4 * MILLISECOND;
+/// For so long such work stays off the GPU, and other work is not looked at again.
+pub(super) const APART: Nanos = 5_000 * MILLISECOND;
 /// A zone that had no work for so long is no longer counted among those that want the GPU.
 pub(super) const ACTIVE: Nanos = 1_000 * MILLISECOND;
 /// How long work may keep the next zone of the same priority waiting after its turn.
@@ -38,79 +67,12 @@ const URGENT: u64 = 4;
 /// Quanta that a zone may keep of what it was due for while it did nothing.
 const CREDIT: u64 = 8;
 /// What the bucket of a cap holds at most, and what it must hold before work goes on.
-const BURST: i128 = 50 * MILLISECOND as i128;
-const RESUME: i128 = 5 * MILLISECOND as i128;
+pub(super) const BURST: i128 = 50 * MILLISECOND as i128;
+pub(super) const RESUME: i128 = 5 * MILLISECOND as i128;
+/// The same of work that is stopped when it is empty.
+pub(super) const LONG_RESUME: i128 = 25 * MILLISECOND as i128;
 /// How soon to look again while somebody waits for a turn.
 const LOOK: Nanos = MILLISECOND;
-/// Virtual time for each nanosecond of a zone with a share of 1.
-const SCALE: u128 = 1 << 20;
-
-/// What the operator wants for a zone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub share: u32,
-    /// Percent.
-    pub cap: Option<u32>,
-    pub priority: u32,
-}
-
-/// What is known of a zone's work.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    /// Work is held back.
-    pub held: bool,
-    /// Work is on the GPU, or was a moment ago.
-    pub running: bool,
-    /// A worker has not yet said what its last state found, so there may be more.
-    pub unknown: bool,
-}
-
-#[derive(Debug)]
-struct Zone {
-    terms: Terms,
-    seen: Seen,
-    state: DispatchState,
-    /// When it was closed.
-    closed_at: Nanos,
-    active_until: Nanos,
-    /// Time used for its share.
-    virtual_time: u128,
-    used: Nanos,
-    turns: u64,
-    bucket: i128,
-    throttled: bool,
-    /// Its last turn is over for longer than others need to wait, and its work is still there.
-    overruns: bool,
-    /// It drains what it gave while it was free.
-    prior: bool,
-    /// The first time that it was closed since it had nothing on the GPU.
-    stuck_since: Option<Nanos>,
-}
-
-impl Zone {
-    fn weighted(&self, time: Nanos) -> u128 {
-        u128::from(time) * SCALE / u128::from(self.terms.share.max(1))
-    }
-
-    /// Would it do something with a turn, or does it?
-    fn wants(&self) -> bool {
-        let open = matches!(self.state, DispatchState::Open { .. });
-        !self.throttled && !self.overruns && (self.seen.held || (open && (self.seen.running || self.seen.unknown)))
-    }
-
-    /// It was told to stop and has not said that all is done.
-    fn drains(&self) -> bool {
-        self.state == DispatchState::Closed && (self.seen.running || self.seen.unknown)
-    }
-}
-
-/// What a zone has had of the GPU while it was contended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Used {
-    pub time: Nanos,
-    pub turns: u64,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     zones: BTreeMap<u64, Zone>,
@@ -118,29 +80,17 @@ pub(super) struct Plan {
     holder: Option<(u64, Nanos)>,
     /// Up to here time has been charged.
     charged_until: Nanos,
-    /// Virtual time of the zone that had the last turn: where those begin who come back.
+    /// Virtual time of the zone that is behind all others: where those begin who come back.
     clock: u128,
+    /// Whose turn a zone of higher priority has interrupted, and how long that had lasted.
+    interrupted: Option<(u64, Nanos)>,
 }
 
 impl Plan {
     pub(super) fn set(&mut self, now: Nanos, id: u64, terms: Terms) {
         self.charge(now);
         let clock = self.clock;
-        let zone = self.zones.entry(id).or_insert_with(|| Zone {
-            terms,
-            seen: Seen::default(),
-            state: DispatchState::Free,
-            closed_at: now,
-            active_until: 0,
-            virtual_time: clock,
-            used: 0,
-            turns: 0,
-            bucket: BURST,
-            throttled: false,
-            overruns: false,
-            stuck_since: None,
-            prior: false,
-        });
+        let zone = self.zones.entry(id).or_insert_with(|| Zone::new(terms, now, clock));
         zone.terms = terms;
         if terms.cap.is_none() {
             (zone.bucket, zone.throttled) = (BURST, false);
@@ -155,33 +105,34 @@ impl Plan {
         }
     }
 
-    /// A zone of another plan becomes one of this, with what it has used and is due for.
-    pub(super) fn take_over(&mut self, now: Nanos, id: u64, from: &mut Plan) {
-        self.charge(now);
-        from.charge(now);
-        let Some(mut zone) = from.zones.remove(&id) else { return };
-        if from.holder.is_some_and(|(holder, _)| holder == id) {
-            from.holder = None;
-        }
-        // As far ahead or behind as it was there.
-        let ahead = zone.virtual_time.saturating_sub(from.clock);
-        let behind = from.clock.saturating_sub(zone.virtual_time);
-        zone.virtual_time = (self.clock + ahead).saturating_sub(behind);
-        self.zones.insert(id, zone);
-    }
-
     pub(super) fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
         self.charge(now);
         let clock = self.clock;
         let Some(zone) = self.zones.get_mut(&id) else { return };
         let idle = !zone.wants();
-        zone.seen = seen;
+        let before = std::mem::replace(&mut zone.seen, seen);
+        zone.note_progress(before.done);
         if !seen.running && !seen.unknown {
-            zone.stuck_since = None;
-            if std::mem::take(&mut zone.prior) {
-                // What was given when nobody else wanted the GPU is no debt to pay off for seconds.
+            (zone.stuck_since, zone.unended) = (None, 0);
+            zone.set_stop(now, false);
+            zone.outlasts = false;
+            if std::mem::take(&mut zone.prior) && now.saturating_sub(zone.closed_at) < DRAIN {
+                // What was given when nobody else wanted the GPU is no debt to pay off for long, if it soon ends. Who gave
+                // work for minutes, and had it run beside that of others, pays for what it took from them.
                 zone.virtual_time = zone.virtual_time.min(clock + zone.weighted(CREDIT * QUANTUM));
             }
+        }
+        if !before.off && seen.off && zone.is_probed {
+            zone.judge_costs(now);
+        }
+        if before.off
+            && !seen.off
+            && let Some((holder, since)) = &mut self.holder
+            && *holder == id
+        {
+            // Its work is back: the turn begins now.
+            *since = now;
+            zone.resuming = now.saturating_sub(zone.asked_at);
         }
         if seen.held || (seen.running && !seen.unknown) {
             // A zone that comes back has kept a little, who was away for long nothing.
@@ -197,9 +148,13 @@ impl Plan {
         self.zones.get(&id).map_or(DispatchState::Free, |zone| zone.state)
     }
 
-    #[cfg(test)]
     pub(super) fn used(&self, id: u64) -> Used {
-        self.zones.get(&id).map(|zone| Used { time: zone.used, turns: zone.turns }).unwrap_or_default()
+        self.zones.get(&id).map(|zone| zone.used).unwrap_or_default()
+    }
+
+    /// Since when its work is to be off the GPU; none if it may be there.
+    pub(super) fn stopped_since(&self, id: u64) -> Option<Nanos> {
+        self.zones.get(&id).filter(|zone| zone.is_stopped).map(|zone| zone.asked_at)
     }
 
     pub(super) fn is_capped(&self, id: u64) -> bool {
@@ -211,9 +166,16 @@ impl Plan {
         self.zones.values().any(|zone| zone.active_until > now)
     }
 
-    /// All zones, and what they have used.
-    pub(super) fn zones(&self) -> Vec<(u64, Used)> {
-        self.zones.iter().map(|(id, zone)| (*id, Used { time: zone.used, turns: zone.turns })).collect()
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.zones.keys().copied().collect()
+    }
+
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.zones.contains_key(&id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.zones.is_empty()
     }
 
     /// Are turns taken?
@@ -222,9 +184,13 @@ impl Plan {
         self.zones.values().any(|zone| zone.state != DispatchState::Free)
     }
 
-    /// Zones that were told to stop and whose work has not ended for so long.
+    /// Zones whose work has not ended for so long since they were first told to stop: by the clock, or where it can be stopped,
+    /// and so costs others nothing, in time that it has had of the GPU.
     pub(super) fn overdue(&self, now: Nanos, watchdog: Nanos) -> impl Iterator<Item = u64> {
         let late = move |zone: &Zone| {
+            if zone.can_stop() {
+                return zone.seen.running && zone.unended >= watchdog;
+            }
             zone.drains() && zone.stuck_since.is_some_and(|since| now.saturating_sub(since) >= watchdog)
         };
         self.zones.iter().filter(move |(_, zone)| late(zone)).map(|(id, _)| *id)
@@ -233,6 +199,7 @@ impl Plan {
     /// Sets every dispatch state; answers when to look again if nothing happens before.
     pub(super) fn decide(&mut self, now: Nanos) -> Option<Nanos> {
         self.charge(now);
+        self.judge(now);
         let active: Vec<u64> =
             self.zones.iter().filter(|(_, zone)| zone.active_until > now).map(|(id, _)| *id).collect();
         let regulated = active.len() > 1 || active.iter().any(|id| self.zones[id].terms.cap.is_some());
@@ -240,26 +207,41 @@ impl Plan {
             self.holder = None;
             for zone in self.zones.values_mut() {
                 zone.state = DispatchState::Free;
+                zone.set_stop(now, false);
             }
+            self.interrupted = None;
             return None;
         }
+        let top = active.iter().map(|id| self.zones[id].terms.priority).max().unwrap_or(0);
+        for zone in self.zones.values_mut() {
+            let looked_at = zone.is_probed && zone.is_stopped && !zone.seen.off;
+            let below = zone.is_costly && now < zone.apart_until && zone.terms.priority < top;
+            zone.is_apart = looked_at || below;
+        }
+        let behind = self.zones.values().filter(|zone| zone.wants()).map(|zone| zone.virtual_time).min();
+        self.clock = self.clock.max(behind.unwrap_or(0));
         if let Some((holder, since)) = self.holder
             && !self.keeps_turn(holder, since, now)
         {
+            if self.is_interrupted(holder) {
+                self.interrupted = Some((holder, now.saturating_sub(since)));
+            }
             self.holder = None;
         }
         let above_all = self.above_all(&active);
         self.close_others(now, above_all);
+        self.stop_late(now);
         if self.holder.is_none()
             && let Some(next) = self.next_holder()
             && !self.must_wait(next, now)
             && let Some(zone) = self.zones.get_mut(&next)
         {
-            self.holder = Some((next, now));
-            self.clock = self.clock.max(zone.virtual_time);
-            zone.turns += 1;
+            zone.used.turns += 1;
+            zone.done_in_turn = 0;
+            let priority = zone.terms.priority;
+            let had = self.end_interruption(next, priority);
+            self.holder = Some((next, now.saturating_sub(had)));
         }
-        let top = active.iter().map(|id| self.zones[id].terms.priority).max().unwrap_or(0);
         for (id, zone) in &mut self.zones {
             if self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id) {
                 let depth = match above_all {
@@ -269,6 +251,7 @@ impl Plan {
                     _ => 2,
                 };
                 zone.prior = false;
+                zone.set_stop(now, false);
                 zone.state = DispatchState::Open { depth };
             }
         }
@@ -296,12 +279,55 @@ impl Plan {
         if !zone.wants() || zone.terms.priority < best {
             return false;
         }
-        let over = now.saturating_sub(since) >= QUANTUM;
+        // While its work is on its way back it has had nothing yet.
+        let over = !zone.seen.off && now.saturating_sub(since) >= zone.quantum();
         let ends_it = |other: &Zone| {
-            let urgent = || other.virtual_time + other.weighted(URGENT * QUANTUM) < zone.virtual_time;
+            let urgent = || other.virtual_time + other.weighted(URGENT * zone.quantum()) < zone.virtual_time;
             other.virtual_time < zone.virtual_time && (over || urgent())
         };
         !self.rivals(holder, best).any(ends_it)
+    }
+
+    /// Did somebody more important end its turn?
+    fn is_interrupted(&self, holder: u64) -> bool {
+        let best = self.best_priority().unwrap_or(0);
+        self.zones.get(&holder).is_some_and(|zone| !zone.throttled && zone.terms.priority < best)
+    }
+
+    /// A turn begins: what of it was had before an interruption. Another turn of that priority ends the interrupted one.
+    fn end_interruption(&mut self, next: u64, priority: u32) -> Nanos {
+        let Some((id, had)) = self.interrupted else { return 0 };
+        if self.zones.get(&id).is_some_and(|zone| zone.terms.priority < priority) {
+            return 0;
+        }
+        self.interrupted = None;
+        if id == next { had } else { 0 }
+    }
+
+    /// Has work taken off the GPU that goes on after its turn, while others wait for that, or its cap is used up.
+    fn stop_late(&mut self, now: Nanos) {
+        let next = self.next_holder().map(|next| (next, self.zones[&next].terms.priority));
+        for (id, zone) in &mut self.zones {
+            if !zone.drains() || zone.is_stopped || !zone.can_stop() {
+                continue;
+            }
+            let waited = now.saturating_sub(zone.closed_at);
+            let late = match next.filter(|(next, _)| next != id) {
+                _ if zone.throttled => waited >= zone.grace(),
+                Some((_, priority)) if priority <= zone.terms.priority => waited >= zone.grace(),
+                // Who is more important does not wait for it, and mostly rests before long: then it goes on.
+                Some(_) => {
+                    let looked_at = zone.unended >= UNENDED && (zone.is_costly || now >= zone.apart_until);
+                    zone.is_probed = looked_at;
+                    waited >= GRACE || looked_at
+                }
+                None => false,
+            };
+            if late {
+                zone.set_stop(now, true);
+                zone.outlasts = true;
+            }
+        }
     }
 
     /// Others of the same priority that want a turn.
@@ -325,13 +351,25 @@ impl Plan {
 
     fn next_holder(&self) -> Option<u64> {
         let best = self.best_priority()?;
-        let waiting = self.zones.iter().filter(|(_, zone)| zone.wants() && zone.terms.priority == best);
+        let waits = |zone: &Zone| zone.wants() && zone.terms.priority == best;
+        if let Some((id, had)) = self.interrupted
+            && let Some(zone) = self.zones.get(&id)
+            && waits(zone)
+            && had < zone.quantum()
+        {
+            return Some(id);
+        }
+        let waiting = self.zones.iter().filter(|(_, zone)| waits(zone));
         waiting.min_by_key(|(_, zone)| zone.virtual_time).map(|(id, _)| *id)
     }
 
     fn must_wait(&self, next: u64, now: Nanos) -> bool {
         let priority = self.zones[&next].terms.priority;
-        let ends_soon = |zone: &Zone| now.saturating_sub(zone.closed_at) < DRAIN;
+        // What can be stopped is, sooner or later.
+        let ends_soon = |zone: &Zone| {
+            let since = if zone.is_stopped { zone.asked_at } else { zone.closed_at };
+            (zone.can_stop() && !zone.is_stopped) || now.saturating_sub(since) < DRAIN
+        };
         let in_the_way = |zone: &Zone| zone.drains() && ends_soon(zone) && zone.terms.priority >= priority;
         self.zones.iter().any(|(id, zone)| *id != next && in_the_way(zone))
     }
@@ -343,8 +381,11 @@ impl Plan {
             next = next.min(now + LOOK);
         }
         for zone in self.zones.values() {
+            if zone.throttled && zone.drains() {
+                next = next.min(now + LOOK);
+            }
             let Some(cap) = zone.terms.cap.map(|cap| i128::from(cap.max(1))) else { continue };
-            let left = if zone.throttled { (RESUME - zone.bucket) * 100 / cap } else { zone.bucket };
+            let left = if zone.throttled { (zone.resume_level() - zone.bucket) * 100 / cap } else { zone.bucket };
             if zone.throttled || zone.wants() {
                 next = next.min(now + Nanos::try_from(left.max(0)).unwrap_or(ACTIVE).saturating_add(1));
             }
@@ -355,16 +396,12 @@ impl Plan {
     /// Charges the time since the last look to those who had the GPU in it, and fills the buckets.
     fn charge(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.charged_until);
-        self.charged_until = self.charged_until.max(now);
+        if passed == 0 {
+            return;
+        }
+        self.charged_until = now;
         let holder = self.holder.map(|(holder, _)| holder);
-        let occupies = |id: u64, zone: &Zone| {
-            let busy = zone.seen.running || zone.seen.unknown || zone.seen.held;
-            match zone.state {
-                DispatchState::Free => false,
-                DispatchState::Open { .. } => busy && (holder == Some(id) || zone.seen.running),
-                DispatchState::Closed => zone.drains(),
-            }
-        };
+        let occupies = |id: u64, zone: &Zone| zone.occupies(holder == Some(id));
         let occupants = self.zones.iter().filter(|(id, zone)| occupies(**id, zone)).count().max(1) as u64;
         for (id, zone) in &mut self.zones {
             if let Some(cap) = zone.terms.cap {
@@ -372,23 +409,34 @@ impl Plan {
             }
             if occupies(*id, zone) {
                 let part = passed / occupants;
-                zone.used += part;
+                zone.used.time += part;
+                if zone.stuck_since.is_some() {
+                    zone.unended += part;
+                }
                 zone.virtual_time += zone.weighted(part);
                 if zone.terms.cap.is_some() {
                     zone.bucket -= i128::from(part);
                 }
             }
+        }
+        self.judge(now);
+    }
+
+    /// Who overruns its turn, and who has used up its cap.
+    fn judge(&mut self, now: Nanos) {
+        for zone in self.zones.values_mut() {
+            zone.find_out(now);
             let ended = now.saturating_sub(zone.closed_at);
-            zone.overruns = zone.drains() && ended >= DRAIN;
+            zone.overruns = zone.drains() && ended >= DRAIN && !zone.can_stop();
             if zone.overruns && ended >= STUCK && zone.seen.held {
                 zone.overruns = false;
             }
-            zone.throttled =
-                zone.terms.cap.is_some() && if zone.throttled { zone.bucket < RESUME } else { zone.bucket <= 0 };
+            zone.throttled = zone.terms.cap.is_some()
+                && if zone.throttled { zone.bucket < zone.resume_level() } else { zone.bucket <= 0 };
         }
     }
 }
 
 #[cfg(test)]
-#[path = "simulation.rs"]
+#[path = "simulation/mod.rs"]
 mod simulation;

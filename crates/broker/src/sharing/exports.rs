@@ -54,6 +54,8 @@ struct Held {
 
 struct Export {
     details: Shared,
+    /// Whose memory it is, by number.
+    gpu: u32,
     zone: ZoneName,
     /// None once the worker has taken it back, or is gone: then only those are left who have it open.
     exporter: Option<u64>,
@@ -83,6 +85,8 @@ pub(crate) struct Opened {
     pub details: Shared,
     pub page: Token,
     pub fd: OwnedFd,
+    /// Whose memory it is, by number.
+    pub gpu: u32,
     /// What the importer must pay, beyond what it pays already.
     pub pays: u64,
 }
@@ -124,7 +128,20 @@ impl ShareError {
 pub(crate) struct Payment {
     pub worker: u64,
     pub token: Token,
+    /// Whose memory it is, by number.
+    pub gpu: u32,
     pub bytes: u64,
+}
+
+/// An import that was closed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// Whose memory it was, by number.
+    pub gpu: u32,
+    /// What its worker need not pay any more.
+    pub paid: u64,
+    /// Who must pay instead.
+    pub payment: Option<Payment>,
 }
 
 impl Exports {
@@ -151,6 +168,7 @@ impl Exports {
     pub(crate) fn add(
         &mut self,
         asker: Asker<'_>,
+        gpu: u32,
         details: Shared,
         page: Token,
         fd: Option<Foreign>,
@@ -197,6 +215,7 @@ impl Exports {
         self.counts.exports += 1;
         let export = Export {
             details,
+            gpu,
             zone: asker.zone.clone(),
             exporter: Some(asker.worker),
             fd,
@@ -253,7 +272,7 @@ impl Exports {
         let fd = fd.ok_or(ShareError::Unknown)?.as_fd().try_clone_to_owned().map_err(|_| ShareError::Refused)?;
         let known = export.importers.contains_key(&asker.worker);
         let pays = if other_zone && shared::is_memory(kind) && !known { details.size } else { 0 };
-        Ok(Opened { details, page: export.page, fd, pays })
+        Ok(Opened { details, page: export.page, fd, gpu: export.gpu, pays })
     }
 
     /// The importer has paid, and is being given it.
@@ -306,19 +325,19 @@ impl Exports {
         next_payer(*token, export)
     }
 
-    /// A worker has unmapped an import. Answers what it need not pay any more, and who must pay instead.
-    pub(crate) fn close(&mut self, worker: u64, token: &Token) -> (u64, Option<Payment>) {
+    /// A worker has unmapped an import.
+    pub(crate) fn close(&mut self, worker: u64, token: &Token) -> Closed {
         let held = self.workers.get_mut(&worker).is_some_and(|held| held.imports.remove(token));
-        let Some(export) = self.by_token.get_mut(token).filter(|_| held) else { return (0, None) };
-        let paid = export.importers.remove(&worker).map_or(0, |import| import.paid);
+        let Some(export) = self.by_token.get_mut(token).filter(|_| held) else { return Closed::default() };
+        let (gpu, paid) = (export.gpu, export.importers.remove(&worker).map_or(0, |import| import.paid));
         if export.exporter.is_some() {
-            return (paid, None);
+            return Closed { gpu, paid, payment: None };
         }
         if export.importers.is_empty() {
             self.by_token.remove(token);
-            return (paid, None);
+            return Closed { gpu, paid, payment: None };
         }
-        (paid, next_payer(*token, export))
+        Closed { gpu, paid, payment: next_payer(*token, export) }
     }
 
     /// A worker is gone: what it offered is offered no more, and what it paid for others may have to pay.
@@ -369,20 +388,25 @@ impl Exports {
         self.workers.get(&worker).is_some_and(|held| !held.exports.is_empty() || !held.imports.is_empty())
     }
 
-    /// Bytes that a worker has mapped and others pay for, as far as they do: `charged` says what each pays.
-    pub(crate) fn unpaid(&self, worker: u64, charged: impl Fn(u64) -> u64) -> u64 {
+    /// Bytes of each GPU that a worker has mapped and others pay for, as far as they do: `charged` says what each pays.
+    pub(crate) fn unpaid(&self, worker: u64, charged: impl Fn(u64, u32) -> u64) -> BTreeMap<u32, u64> {
         let imports = self.workers.get(&worker).map(|held| &held.imports);
         let exports = imports.into_iter().flatten().filter_map(|token| self.by_token.get(token));
-        let mut by_payer: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut by_payer: BTreeMap<(u64, u32), u64> = BTreeMap::new();
         for export in exports {
             let paid = export.importers.get(&worker).map_or(0, |import| import.paid);
             let after = || export.importers.iter().find(|(_, import)| import.paid > 0).map(|(payer, _)| *payer);
             if let Some(payer) = export.exporter.or_else(after).filter(|payer| *payer != worker) {
-                let sum = by_payer.entry(payer).or_default();
+                let sum = by_payer.entry((payer, export.gpu)).or_default();
                 *sum = sum.saturating_add(export.details.size.saturating_sub(paid));
             }
         }
-        by_payer.into_iter().fold(0, |sum: u64, (payer, bytes)| sum.saturating_add(bytes.min(charged(payer))))
+        let mut unpaid: BTreeMap<u32, u64> = BTreeMap::new();
+        for ((payer, gpu), bytes) in by_payer {
+            let sum = unpaid.entry(gpu).or_default();
+            *sum = sum.saturating_add(bytes.min(charged(payer, gpu)));
+        }
+        unpaid
     }
 }
 
@@ -395,7 +419,7 @@ fn next_payer(token: Token, export: &mut Export) -> Option<Payment> {
     }
     let (worker, import) = export.importers.iter_mut().find(|(_, import)| import.zone == *zone)?;
     import.paid = export.details.size;
-    Some(Payment { worker: *worker, token, bytes: import.paid })
+    Some(Payment { worker: *worker, token, gpu: export.gpu, bytes: import.paid })
 }
 
 /// A page that can be mapped without harm: its size is what it is, and it has ordinary pages.

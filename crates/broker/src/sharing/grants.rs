@@ -190,7 +190,7 @@ impl Grants {
         });
     }
 
-    #[cfg(test)]
+    /// A grant that is not written down.
     pub(crate) fn add(&mut self, grant: Grant) {
         self.list.retain(|known| known.from != grant.from || known.to != grant.to);
         self.list.push(grant);

@@ -10,6 +10,7 @@ mod rendezvous;
 pub(crate) use exports::{Exports, ShareError};
 pub(crate) use grants::{GrantError, Grants, seconds_now};
 pub(crate) use rendezvous::Rendezvous;
+pub use rendezvous::Strangers;
 
 use control::admin::SharingStatus;
 use control::closing::Foreign;

@@ -16,6 +16,7 @@ use crate::reactor::Source;
 use crate::worker_logs::WorkerLogs;
 use control::ZoneName;
 use control::closing::{Foreign, Lane};
+use control::dispatch::DispatchPage;
 use control::messages::{self, ToBroker, ToWorker, to_broker, to_worker};
 use control::packet;
 use control::process;
@@ -38,6 +39,8 @@ impl Broker {
             };
             let id = self.reactor.new_id();
             self.reactor.watch(child.process(), Source::WorkerProcess(id))?;
+            let held = self.workers.gpu_charges.read(slot, &record.token);
+            let of_zone = zone_name.as_ref().map(|name| self.gpus_of(name));
             let service = match zone_name.and_then(|name| self.zones.get_mut(&name).map(|zone| (name, zone))) {
                 Some((name, zone)) => {
                     let client = process::open_if_same(record.client_pid, record.client_start_time);
@@ -45,10 +48,20 @@ impl Broker {
                         self.reactor.watch(client, Source::WorkersClient(id))?;
                     }
                     adopted += 1;
-                    let device = zone.ledger.adopt(record.charged);
-                    let accounts = Accounts { device, pinned: zone.pinned.adopt(record.pinned) };
+                    let mut held = held.unwrap_or_default();
+                    if held.is_empty() {
+                        // Of a version that knew no GPUs: it was all on the first one's account.
+                        held = of_zone.unwrap_or_default().into_iter().map(|gpu| (gpu, 0)).collect();
+                    }
+                    if let Some((_, charged)) = held.first_mut() {
+                        *charged = record.charged;
+                    }
+                    let gpus = held.iter().map(|(gpu, _)| *gpu).collect();
+                    let adopt = |(gpu, bytes)| (gpu, zone.ledger(gpu).adopt(bytes));
+                    let charged = held.into_iter().map(adopt).collect();
+                    let accounts = Accounts { gpus: charged, pinned: zone.pinned.adopt(record.pinned) };
                     let (zone_id, client_pid) = (zone.id, record.client_pid);
-                    Some(Service { zone: name, zone_id, client_pid, accounts, client, left: false })
+                    Some(Service { zone: name, zone_id, client_pid, gpus, accounts, client, left: false })
                 }
                 None => None,
             };
@@ -182,9 +195,10 @@ impl Broker {
         let Phase::Serving(service) = &worker.phase else { return };
         let Some(turns) = self.zones.whole(&service.zone).map(|zone| zone.id) else { return };
         let lane = self.clients.listeners.lane(turns).cloned().unwrap_or_default();
-        let standing = self.zones.standing(&service.zone);
+        let first = service.gpus.first().copied().unwrap_or(0);
+        let standing = self.zones.standing(&service.zone, first);
         let mut reply = ToWorker::new(to_worker::ADOPTED);
-        (reply.used, reply.charged) = (standing.used, service.accounts.device.charged());
+        (reply.used, reply.charged) = (standing.used, service.accounts.charged(first));
         reply.pinned = service.accounts.pinned.charged();
         reply.limit = standing.limit.unwrap_or(messages::UNLIMITED);
         self.reactor.forget(&socket);
@@ -194,9 +208,10 @@ impl Broker {
         });
         let adopted = named.or_else(|| fds.into_iter().next()).and_then(|file| {
             let page = Reader::adopt(&file).ok()?;
-            Some((page, self.scheduler.add_worker(id, turns, &file).ok()?))
+            let dispatch = DispatchPage::map(&file).ok()?;
+            Some((page, self.scheduler.add_worker(id, turns, &service.gpus, &file).ok()?, dispatch))
         });
-        let Some((page, bell)) = adopted else {
+        let Some((page, bell, dispatch)) = adopted else {
             // It would take turns with nobody.
             tracing::warn!(zone = %service.zone, worker = worker.pid, "worker ended: it has lost its statistics page");
             worker.kill();
@@ -205,7 +220,15 @@ impl Broker {
         // The last broker read its log until now.
         let log = WorkerLogs::pipe().ok();
         let fds: Vec<_> = [bell.as_fd()].into_iter().chain(log.as_ref().map(|(_, theirs)| theirs.as_fd())).collect();
-        if packet::send(&socket, reply.as_bytes(), &fds).is_ok()
+        // Only a worker that has dispatch states for several GPUs has accounts for them.
+        let further = (1..).zip(service.gpus.iter().skip(1)).filter(|_| dispatch.gpus() > 1);
+        let told = further.into_iter().all(|(index, gpu)| {
+            let mut message = ToWorker::new(to_worker::ACCOUNT);
+            (message.account, message.charged) = (messages::account::of_gpu(index), service.accounts.charged(*gpu));
+            packet::send(&socket, message.as_bytes(), &[]).is_ok()
+        });
+        if told
+            && packet::send(&socket, reply.as_bytes(), &fds).is_ok()
             && self.reactor.watch_foreign(&mut socket, Source::WorkerSocket(id)).is_ok()
         {
             tracing::info!(zone = %service.zone, worker = worker.pid, "worker joined");
@@ -215,10 +238,11 @@ impl Broker {
             }
             socket.move_to(&lane);
             worker.socket = Some(socket);
-            worker.page = Some(page);
+            (worker.page, worker.dispatch) = (Some(page), Some(dispatch));
             if let Some((ours, _)) = log {
                 self.launcher.logs().add(worker.pid, ours);
             }
+            self.ask_for_channels(id);
         }
     }
 }

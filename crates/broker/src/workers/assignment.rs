@@ -10,8 +10,9 @@ use super::slots::{self, Slot};
 use super::worker::{Phase, Service};
 use crate::Broker;
 use crate::clients::Client;
-use crate::ledger::Accounts;
+use crate::ledger::{Accounts, Memory};
 use crate::reactor::Source;
+use control::dispatch::DispatchPage;
 use control::messages::{self, ToWorker, to_worker};
 use control::process;
 use control::statistics::Reader;
@@ -21,7 +22,9 @@ impl Broker {
     /// told, and ends it, or a worker with its zone.
     pub(crate) fn assign(&mut self, id: u64, client: &Client, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.admit_to_zone(id, &client.zone)?;
-        let (standing, family) = (self.zones.standing(&client.zone), self.zones.family(&client.zone));
+        let gpus = self.gpus_of(&client.zone);
+        let first = gpus.first().copied().ok_or(io::ErrorKind::NotFound)?;
+        let (standing, family) = (self.zones.standing(&client.zone, first), self.zones.family(&client.zone));
         let turns = self.zones.get(&family).map(|zone| zone.id).ok_or(io::ErrorKind::NotFound)?;
         let zone = self.zones.get(&client.zone).ok_or(io::ErrorKind::NotFound)?;
         let (zone_id, limits) = (zone.id, zone.limits_in_force());
@@ -39,12 +42,12 @@ impl Broker {
         // The context that a spare has made is its client's from now on, used or not.
         let prepaid = if worker.kind.fresh { 0 } else { self.config.context_memory };
         record.charged = prepaid;
+        self.workers.note_gpus(worker.slot, worker.token, &gpus)?;
         self.workers.note(worker.slot, &record)?;
 
         let mut message = ToWorker::new(to_worker::ASSIGN);
         message.used = standing.used.saturating_add(prepaid);
         message.limit = standing.limit.unwrap_or(messages::UNLIMITED);
-        message.share = limits.share;
         message.value = limits.graph_nodes.unwrap_or(messages::UNLIMITED);
         message.context_memory = self.config.context_memory;
         message.charged = prepaid;
@@ -52,9 +55,6 @@ impl Broker {
         (message.token, message.zone) = (worker.token, client.zone.to_field());
         if self.sharing.grants.exports(&family) {
             message.details.flags |= messages::shared_flags::ISOLATE;
-        }
-        if self.config.suspend.is_some() {
-            message.details.flags |= messages::shared_flags::MAY_SUSPEND;
         }
         if client.wishes.brings_region {
             message.details.flags |= messages::shared_flags::BRINGS_REGION;
@@ -65,7 +65,7 @@ impl Broker {
             tracing::warn!(%error, pid = peer.pid, "an operator cannot kill this client");
         }
         let (page, page_fd) = Reader::create()?;
-        let bell = self.scheduler.add_worker(id, turns, &page_fd)?;
+        let bell = self.scheduler.add_worker(id, turns, &gpus, &page_fd)?;
         let mut fds = vec![socket, page_fd.as_fd(), bell.as_fd()];
         fds.extend(pidfd.as_ref().map(|fd| fd.as_fd()));
         let sent = worker.tell(&message, &fds);
@@ -77,9 +77,11 @@ impl Broker {
         let mut accounts = Accounts::default();
         if let Some(zone) = self.zones.get_mut(&client.zone) {
             // That the zone can pay was checked when this worker was chosen.
-            zone.ledger.impose(&mut accounts.device, prepaid);
+            let (ledger, account) = zone.ledger_for(Memory::Gpu(first), &mut accounts);
+            ledger.impose(account, prepaid);
         }
         worker.page = Some(page);
+        worker.dispatch = DispatchPage::map(&page_fd).ok();
         (worker.kill_at, worker.region) = (None, None);
         if let Some(socket) = &mut worker.socket {
             socket.move_to(client.connection.socket.lane());
@@ -88,6 +90,7 @@ impl Broker {
             zone: client.zone.clone(),
             zone_id,
             client_pid: peer.pid,
+            gpus,
             accounts,
             client: pidfd,
             left: false,
@@ -97,6 +100,12 @@ impl Broker {
             return Err(error);
         }
         tracing::info!(zone = %client.zone, pid = peer.pid, worker = worker.pid, "client served");
+        // The node may have other GPUs by now than when the zone was made.
+        self.schedule_zone(&family);
+        self.schedule_stops(id);
+        if self.preemption.frozen.contains(&client.zone) {
+            self.set_stopped(id);
+        }
         if let Some(zone) = self.zones.get_mut(&client.zone) {
             zone.totals.clients_served += 1;
         }

@@ -73,7 +73,7 @@ impl Broker {
     fn on_message(&mut self, id: u64, message: &ToBroker, fds: Vec<Foreign>) -> Result<(), Violation> {
         let Some(worker) = self.workers.get(id) else { return Ok(()) };
         // Only what is offered comes with a descriptor.
-        if !fds.is_empty() && message.kind != to_broker::EXPORT {
+        if !fds.is_empty() && !matches!(message.kind, to_broker::EXPORT | to_broker::DRIVER_FILE) {
             return Err(Violation::Descriptors(message.kind));
         }
         match (message.kind, &worker.phase) {
@@ -88,14 +88,20 @@ impl Broker {
             (to_broker::EXPORT | to_broker::WITHDRAW | to_broker::IMPORT | to_broker::CLOSE, Phase::Serving(_)) => {
                 self.on_sharing(id, message, fds)
             }
-            (to_broker::SUSPENDED, Phase::Serving(_)) => {
-                self.on_suspend_message(id, Said::Suspended);
+            (
+                to_broker::SUSPENDED | to_broker::BUSY | to_broker::NOT_SUSPENDED | to_broker::MOVED,
+                Phase::Serving(_),
+            ) => {
+                if let Some(said) = Said::of(message) {
+                    self.on_suspend_message(id, said);
+                }
                 Ok(())
             }
-            (to_broker::BUSY, Phase::Serving(_)) => {
-                self.on_suspend_message(id, Said::Busy);
-                Ok(())
-            }
+            (to_broker::NEED_ROOM, Phase::Serving(_)) => self.on_need_room(id, message),
+            (
+                to_broker::DRIVER_FILE | to_broker::DRIVER_OBJECT | to_broker::ANNOUNCED,
+                Phase::Starting | Phase::Ready | Phase::Serving(_),
+            ) => self.on_driver_message(id, message, fds),
             // What was under way when it was killed is of no interest.
             (_, Phase::Dying(_)) => Ok(()),
             _ => Err(Violation::Unexpected(message.kind)),
@@ -115,23 +121,28 @@ impl Broker {
             worker.inside = true;
         }
         worker.became_ready();
+        // It sees what the node has by now, and so must who decides which zones get it.
+        self.zones.set_gpus(self.config.backend.gpus(&[]));
+        // Limits are checked against what GPUs have, once that is known.
+        self.learn_cards();
         self.workers.spares.worker_ready();
+        self.ask_for_channels(id);
         self.serve_waiting();
         self.end_idle_spares();
     }
 
     /// A worker wants memory, gives some back, or asks how its zone stands.
     fn on_memory(&mut self, id: u64, message: &ToBroker) -> Result<(), Violation> {
-        let memory = match message.account {
-            messages::account::DEVICE => Memory::Device,
-            messages::account::PINNED => Memory::Pinned,
-            other => return Err(Violation::Account(other)),
-        };
         let Some(worker) = self.workers.get_mut(id) else { return Ok(()) };
+        let memory = match message.account {
+            messages::account::PINNED => Memory::Pinned,
+            other => Memory::Gpu(worker.gpu_of_account(other).ok_or(Violation::Account(other))?),
+        };
+        let first = worker.gpus().first().copied().unwrap_or(0);
         let slot = worker.slot;
         let Phase::Serving(service) = &mut worker.phase else { return Ok(()) };
         let mut reply = ToWorker::new(to_worker::REPLY);
-        (reply.seq, reply.code) = (message.seq, code::GRANTED);
+        (reply.seq, reply.code, reply.account) = (message.seq, code::GRANTED, message.account);
         let (zone, accounts) = (service.zone.clone(), &mut service.accounts);
         match message.kind {
             to_broker::CHARGE => match self.zones.charge(&zone, memory, accounts, message.value) {
@@ -143,20 +154,40 @@ impl Broker {
             to_broker::RELEASE => self.zones.release(&zone, memory, accounts, message.value),
             _ => {}
         }
-        let (charged, pinned) = (accounts.device.charged(), accounts.pinned.charged());
+        let pinned = accounts.pinned.charged();
+        // Who asks of pinned memory is told of its first GPU, as ever.
+        let gpu = if let Memory::Gpu(gpu) = memory { gpu } else { first };
+        let charged = accounts.charged(gpu);
         match memory {
-            Memory::Device => self.workers.note_charged(slot, charged),
+            Memory::Gpu(gpu) => self.workers.note_charged(id, gpu),
             Memory::Pinned => self.workers.note_pinned(slot, pinned),
         }
         if message.kind == to_broker::RELEASE {
             return Ok(());
         }
-        let after = self.zones.standing(&zone);
+        let after = self.zones.standing(&zone, gpu);
         (reply.used, reply.charged, reply.pinned) = (after.used, charged, pinned);
         reply.limit = after.limit.unwrap_or(messages::UNLIMITED);
         // One that asks and does not take the answers would make us wait, or forget.
         let told = self.workers.get(id).map_or(Ok(()), |worker| worker.tell(&reply, &[]));
         told.map_err(|_| Violation::Unresponsive)
+    }
+
+    /// A worker may have memory that its GPU does not have.
+    fn on_need_room(&mut self, id: u64, message: &ToBroker) -> Result<(), Violation> {
+        let Some(worker) = self.workers.get(id) else { return Ok(()) };
+        let account = message.account;
+        let gpu = worker.gpu_of_account(account).ok_or(Violation::Account(account))?;
+        let mut reply = ToWorker::new(to_worker::REPLY);
+        (reply.seq, reply.account) = (message.seq, account);
+        reply.code = if self.makes_room(id, gpu) { code::GRANTED } else { code::REFUSED };
+        let Some(worker) = self.workers.get(id) else { return Ok(()) };
+        reply.charged = worker.charged_on(gpu);
+        let standing = worker.zone().map(|zone| self.zones.standing(zone, gpu));
+        if let Some(standing) = standing {
+            (reply.used, reply.limit) = (standing.used, standing.limit.unwrap_or(messages::UNLIMITED));
+        }
+        worker.tell(&reply, &[]).map_err(|_| Violation::Unresponsive)
     }
 
     pub(crate) fn on_clients_exit(&mut self, id: u64) {
@@ -168,6 +199,7 @@ impl Broker {
     pub(crate) fn on_worker_exit(&mut self, id: u64) {
         let Some(mut worker) = self.workers.remove(id) else { return };
         let now = Instant::now();
+        self.worker_ended(id);
         self.scheduler.remove_worker(id);
         self.launcher.logs().end(worker.pid);
         let status = worker.child.reap();
@@ -175,6 +207,7 @@ impl Broker {
         self.workers.note_free(worker.slot);
         let status = status.as_deref().unwrap_or("a child of the last broker");
         let counted = WorkerStats { in_progress: 0, ..worker.count() };
+        let busy = worker.gpu_times();
         // Before its account is closed: what others still use of it is paid for without a gap.
         self.end_sharing(id);
         self.suspend.worker_gone(id);
@@ -182,8 +215,11 @@ impl Broker {
             Phase::Serving(mut service) | Phase::Dying(Some(mut service)) => {
                 service.forget_client(&self.reactor);
                 if let Some(zone) = self.zones.get_mut(&service.zone).filter(|zone| zone.id == service.zone_id) {
-                    zone.ledger.close(service.accounts.device);
-                    zone.pinned.close(service.accounts.pinned);
+                    zone.close(service.accounts);
+                    for (gpu, time) in busy {
+                        let past = zone.past_busy.entry(gpu).or_default();
+                        *past = past.saturating_add(time);
+                    }
                     zone.totals.past.add(&counted);
                 }
                 self.zones.write_totals(&self.state_dir.totals());

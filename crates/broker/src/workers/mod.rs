@@ -3,6 +3,7 @@
 mod adoption;
 mod assignment;
 mod events;
+mod gpu_charges;
 mod quota;
 mod rejoin_listener;
 mod rejoins;
@@ -19,7 +20,9 @@ use std::time::Instant;
 use crate::reactor::Reactor;
 use control::ZoneName;
 use control::closing::Foreign;
+use control::messages::Token;
 pub(crate) use events::Violation;
+use gpu_charges::GpuCharges;
 pub(crate) use rejoin_listener::{Place, RejoinListener};
 use rejoins::RejoinQueue;
 use slots::{Slot, SlotFile};
@@ -34,6 +37,7 @@ pub(crate) struct Workers {
     table: BTreeMap<u64, Worker>,
     /// What is in here is true before it counts.
     file: SlotFile,
+    gpu_charges: GpuCharges,
     pub spares: SparePolicy,
     pub rejoins: RejoinQueue<Foreign>,
     /// Where workers of a predecessor join us.
@@ -48,6 +52,7 @@ impl Workers {
         Ok(Self {
             table: BTreeMap::new(),
             file: SlotFile::open(path)?,
+            gpu_charges: GpuCharges::open(&path.with_extension("gpus"))?,
             spares: SparePolicy::new(now),
             rejoins: RejoinQueue::new(),
             rejoin_listener,
@@ -165,9 +170,17 @@ impl Workers {
         (0..most.min(SLOTS)).find(|slot| !used.contains(slot) && is_free(*slot))
     }
 
-    /// Notes what a worker holds of its zone's account of GPU memory.
-    pub(crate) fn note_charged(&self, slot: usize, charged: u64) {
-        report(self.file.write_charged(slot, charged));
+    /// Notes what a worker holds of its zone's account of a GPU.
+    pub(crate) fn note_charged(&self, id: u64, gpu: u32) {
+        let Some((slot, service)) = self.get(id).and_then(|worker| Some((worker.slot, worker.service()?))) else {
+            return;
+        };
+        let Some(index) = service.gpus.iter().position(|known| *known == gpu) else { return };
+        let charged = service.accounts.charged(gpu);
+        report(match index {
+            0 => self.file.write_charged(slot, charged),
+            _ => self.gpu_charges.write(slot, index, charged),
+        });
     }
 
     pub(crate) fn note_pinned(&self, slot: usize, pinned: u64) {
@@ -186,6 +199,11 @@ impl Workers {
 
     fn note(&self, slot: usize, record: &Slot) -> io::Result<()> {
         self.file.write(slot, record)
+    }
+
+    /// Notes the GPUs of a worker that is about to be assigned.
+    fn note_gpus(&self, slot: usize, token: Token, gpus: &[u32]) -> io::Result<()> {
+        self.gpu_charges.begin(slot, token, gpus)
     }
 }
 

@@ -43,7 +43,7 @@ fn kind(gpu: u32) -> Kind {
 fn serving(zone: &str) -> Phase {
     let client: Option<OwnedFd> = None;
     let (zone, accounts) = (zone.parse().unwrap(), Accounts::default());
-    Phase::Serving(Service { zone, zone_id: 1, client_pid: 9, accounts, client, left: false })
+    Phase::Serving(Service { zone, zone_id: 1, client_pid: 9, gpus: vec![0], accounts, client, left: false })
 }
 
 #[test]

@@ -9,7 +9,8 @@ use zerocopy::IntoBytes;
 use crate::ledger::{Account, Accounts};
 use crate::reactor::Reactor;
 use control::closing::Foreign;
-use control::messages::{ToWorker, Token};
+use control::dispatch::DispatchPage;
+use control::messages::{ToWorker, Token, account};
 use control::packet;
 use control::process;
 use control::spawner::Child;
@@ -44,6 +45,8 @@ pub(crate) struct Worker {
     pub(super) kill_at: Option<Instant>,
     /// Where it counts what it does; none until it has a client, or has joined us.
     pub(super) page: Option<Reader>,
+    /// Where it tells what it does on each GPU, as long as it has the page above.
+    pub(super) dispatch: Option<DispatchPage>,
     /// What it has counted, as far as we have looked.
     stats: WorkerStats,
 }
@@ -70,6 +73,8 @@ pub(super) struct Service {
     /// There may be another zone of that name by now.
     pub zone_id: u64,
     pub client_pid: u32,
+    /// The numbers of its GPUs, by its index of them.
+    pub gpus: Vec<u32>,
     pub accounts: Accounts,
     /// Held so that the broker hears of the client's end even if the worker does not follow it.
     pub client: Option<OwnedFd>,
@@ -104,6 +109,7 @@ impl Worker {
             is_of_previous_version: false,
             kill_at: None,
             page: None,
+            dispatch: None,
             stats: WorkerStats::default(),
         }
     }
@@ -116,9 +122,35 @@ impl Worker {
         self.service().map_or(0, |service| service.client_pid)
     }
 
-    /// What it holds of its zone's account, with what the driver takes for it.
+    /// What it holds of its zone's accounts of all GPUs, with what the driver takes for it.
     pub(crate) fn charged(&self) -> u64 {
-        self.service().map_or(0, |service| service.accounts.device.total())
+        self.service().map_or(0, |service| service.accounts.total())
+    }
+
+    /// The same of one GPU.
+    pub(crate) fn charged_on(&self, gpu: u32) -> u64 {
+        self.account(gpu).map_or(0, Account::total)
+    }
+
+    /// Its part of its zone's account of a GPU.
+    pub(crate) fn account(&self, gpu: u32) -> Option<&Account> {
+        self.service()?.accounts.gpus.get(&gpu)
+    }
+
+    /// The numbers of its GPUs, by its index of them.
+    pub(crate) fn gpus(&self) -> &[u32] {
+        self.service().map_or(&[], |service| &service.gpus)
+    }
+
+    /// The number of the GPU whose memory an account of its messages is.
+    pub(crate) fn gpu_of_account(&self, account: u32) -> Option<u32> {
+        self.gpus().get(account::gpu(account)?).copied()
+    }
+
+    /// The account that its messages have for a GPU.
+    pub(crate) fn account_number(&self, gpu: u32) -> Option<u32> {
+        let index = self.gpus().iter().position(|known| *known == gpu)?;
+        u32::try_from(index).ok().map(account::of_gpu)
     }
 
     pub(crate) fn pinned(&self) -> u64 {
@@ -127,13 +159,14 @@ impl Worker {
 
     /// What it uses that it never asked for.
     pub(crate) fn beyond(&self) -> u64 {
-        self.service().map_or(0, |service| service.accounts.device.beyond())
+        let accounts = self.service().into_iter().flat_map(|service| service.accounts.gpus.values());
+        accounts.fold(0, |sum: u64, account| sum.saturating_add(account.beyond()))
     }
 
-    /// Its part of its zone's account, while it serves.
-    pub(crate) fn account_mut(&mut self) -> Option<(&ZoneName, &mut Account)> {
+    /// Its parts of its zone's accounts, while it serves.
+    pub(crate) fn accounts_mut(&mut self) -> Option<(&ZoneName, &mut Accounts)> {
         match &mut self.phase {
-            Phase::Serving(service) => Some((&service.zone, &mut service.accounts.device)),
+            Phase::Serving(service) => Some((&service.zone, &mut service.accounts)),
             _ => None,
         }
     }
@@ -188,7 +221,18 @@ impl Worker {
         self.stats
     }
 
-    fn service(&self) -> Option<&Service> {
+    /// Nanoseconds in which it kept each GPU busy, by number, where it measures that.
+    pub(crate) fn gpu_times(&mut self) -> Vec<(u32, u64)> {
+        let Some(all) = self.count().gpu_time_ns else { return Vec::new() };
+        let Some(page) = self.dispatch.as_ref().filter(|page| page.gpus() > 1) else {
+            // One of an earlier version does not tell GPUs apart.
+            return self.gpus().first().map(|gpu| (*gpu, all)).into_iter().collect();
+        };
+        let time = |index: usize| u64::try_from(page.gpu(index).busy().as_nanos()).unwrap_or(u64::MAX);
+        self.gpus().iter().enumerate().map(|(index, gpu)| (*gpu, time(index))).collect()
+    }
+
+    pub(super) fn service(&self) -> Option<&Service> {
         match &self.phase {
             Phase::Serving(service) | Phase::Dying(Some(service)) => Some(service),
             _ => None,

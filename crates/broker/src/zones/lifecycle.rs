@@ -1,5 +1,6 @@
 //! How zones begin, change and end: what the [zone store](super::ZoneStore) says becomes sockets, directories and cgroups.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Once;
@@ -7,7 +8,9 @@ use std::time::Instant;
 
 use super::{Zone, state_file};
 use crate::Broker;
+use crate::admin::Misfit;
 use crate::clients::Listener;
+use crate::scheduler::Terms;
 use control::ZoneName;
 use control::jail::Demand;
 use control::packet;
@@ -21,6 +24,8 @@ impl Broker {
             self.open_zone(&entry.name, entry.settings.clone(), entry.leased, entry.parent.clone())?;
             self.zones.adopt(entry, Instant::now());
         }
+        // The node may have other GPUs by now.
+        self.warn_of_misfits();
         Ok(())
     }
 
@@ -41,10 +46,10 @@ impl Broker {
         zone.parent = parent;
         let (id, limits) = (zone.id, *zone.limits());
         listener.watch(id, &self.reactor)?;
-        self.scheduler.set_zone(id, &limits, &zone.bindings().gpus);
         self.sharing.grants.set_sharing_groups(name, &zone.bindings().sharing_groups);
         self.clients.listeners.insert(id, listener);
         self.zones.insert(name.clone(), zone);
+        self.schedule_zone(name);
         if let Err(error) = self.limit_zone(name, &limits) {
             self.zones.remove(name);
             self.clients.listeners.remove(id);
@@ -89,6 +94,7 @@ impl Broker {
             self.remove_zone(&part);
         }
         self.scheduler.remove_zone(zone.id);
+        self.preemption.frozen.forget(name);
         self.sharing.grants.set_sharing_groups(name, &[]);
         self.launcher.spawner().remove_zone_directory(name);
         let _ = packet::clear(&self.state_dir.guest_socket(name));
@@ -121,10 +127,61 @@ impl Broker {
         }
     }
 
+    /// The GPUs of a zone's workers, by their index of them. One that is gone leaves the first place to it: nobody can use it,
+    /// and nobody else's account is touched.
+    pub(crate) fn gpus_of(&self, zone: &ZoneName) -> Vec<u32> {
+        let named = self.zones.get(zone).map_or(&[][..], |zone| &zone.bindings().gpus);
+        let gpus = self.config.backend.gpus(named);
+        if gpus.is_empty() { vec![named.first().copied().unwrap_or(0)] } else { gpus }
+    }
+
+    /// Tells the scheduler what a zone has: of the GPUs that are its own, and of those that its workers were started for before
+    /// it was given others.
+    pub(crate) fn schedule_zone(&self, name: &ZoneName) {
+        let Some(zone) = self.zones.get(name) else { return };
+        let mut gpus: BTreeSet<u32> = self.gpus_of(name).into_iter().collect();
+        let of_zone = |of: &ZoneName| of == name || self.zones.family(of) == *name;
+        let workers = self.workers.iter().filter(|(_, worker)| worker.zone().is_some_and(of_zone));
+        workers.for_each(|(_, worker)| gpus.extend(worker.gpus()));
+        let terms = gpus.into_iter().map(|gpu| (gpu, Terms::from(zone.on_gpu(gpu)))).collect();
+        self.scheduler.set_zone(zone.id, terms);
+    }
+
+    /// Whether this node has the GPUs that settings name, and as much memory as they promise, as far as it is known.
+    pub(crate) fn check_fits(&self, settings: &ZoneSettings) -> Result<(), Misfit> {
+        let there = self.config.backend.gpus(&[]);
+        let mut named = settings.bindings.gpus.iter().chain(settings.gpu_limits.keys());
+        // Parts of a GPU come and go with its partitioning, and a GPU that is cut stands for them.
+        let exists =
+            |gpu: &u32| there.is_empty() || there.contains(gpu) || !self.config.backend.gpus(&[*gpu]).is_empty();
+        if let Some(gpu) = named.find(|gpu| !exists(gpu)) {
+            return Err(Misfit::NoSuchGpu { gpu: *gpu, there });
+        }
+        for gpu in self.config.backend.gpus(&settings.bindings.gpus) {
+            let (wanted, has) = (settings.on_gpu(gpu).memory, self.memory_of(gpu));
+            if let (Some(wanted), Some(has)) = (wanted, has)
+                && wanted > has
+            {
+                return Err(Misfit::TooMuch { gpu, wanted, has });
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which zones have GPUs or limits that this node cannot satisfy. Those of the configuration and of a predecessor are
+    /// there before anybody knows what the GPUs have.
+    pub(crate) fn warn_of_misfits(&self) {
+        for (name, zone) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
+            if let Err(error) = self.check_fits(zone.settings()) {
+                tracing::warn!(zone = %name, %error, "zone does not fit this node");
+            }
+        }
+    }
+
     pub(crate) fn save_zones(&self) -> io::Result<()> {
         // What has changed is written down before it counts, limits of time included.
-        for (_, zone) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
-            self.scheduler.set_zone(zone.id, zone.limits(), &zone.bindings().gpus);
+        for (name, _) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
+            self.schedule_zone(name);
         }
         self.zones.write(&self.state_dir.zones())
     }
@@ -167,6 +224,10 @@ impl Broker {
 
     /// Makes a zone what the configuration says, whatever it was.
     pub(crate) fn configure_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
+        if let Err(error) = self.check_fits(&settings) {
+            // No reason to do without the other zones.
+            tracing::warn!(zone = %name, %error, "zone does not fit this node");
+        }
         match self.zones.get(name) {
             Some(zone) if *zone.settings() == settings => {}
             Some(_) => {

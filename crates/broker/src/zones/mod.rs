@@ -39,6 +39,8 @@ const MAX_SPARE_KINDS: usize = 16;
 #[derive(Default)]
 pub(crate) struct ZoneStore {
     zones: BTreeMap<ZoneName, Zone>,
+    /// The GPUs that a worker for no GPU in particular sees.
+    all_gpus: Vec<u32>,
     budgets: Budgets,
     /// Totals as they were last written.
     written: totals::Checkpoint,
@@ -205,13 +207,24 @@ impl ZoneStore {
 
     /// The worker that a client of a zone needs.
     pub(crate) fn worker_kind(&self, name: &ZoneName, fresh: bool) -> Kind {
-        let gpus = self.zones.get(name).map(|zone| zone.bindings().gpus.clone()).unwrap_or_default();
+        let gpus = self.zones.get(name).map(|zone| self.kind_of(&zone.bindings().gpus)).unwrap_or_default();
         Kind { fresh, gpus }
+    }
+
+    /// The GPUs that the node has now.
+    pub(crate) fn set_gpus(&mut self, gpus: Vec<u32>) {
+        self.all_gpus = gpus;
+    }
+
+    /// Zones that name all GPUs of the node have their workers, and spares, in common with those that name none.
+    fn kind_of(&self, named: &[u32]) -> Vec<u32> {
+        let all = !self.all_gpus.is_empty() && self.all_gpus.iter().all(|gpu| named.contains(gpu));
+        if all { Vec::new() } else { named.to_vec() }
     }
 
     /// What spares are kept for: the GPUs of zones, each set of them once, or all where no zone says.
     pub(crate) fn spare_kinds(&self) -> BTreeSet<Kind> {
-        let of = |zone: &Zone| Kind { fresh: false, gpus: zone.bindings().gpus.clone() };
+        let of = |zone: &Zone| Kind { fresh: false, gpus: self.kind_of(&zone.bindings().gpus) };
         let kinds: BTreeSet<Kind> = self.zones.values().map(of).take(MAX_SPARE_KINDS * 64).collect();
         if kinds.is_empty() { [Kind::default()].into() } else { kinds.into_iter().take(MAX_SPARE_KINDS).collect() }
     }

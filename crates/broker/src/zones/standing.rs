@@ -1,4 +1,6 @@
-//! How a zone stands with all that limits it: its own limit, that of the zone it is a part of, and its budgets.
+//! How a zone stands with all that limits it on a GPU: its own limit, that of the zone it is a part of, and its budgets.
+
+use std::collections::BTreeSet;
 
 use super::{Zone, ZoneStore};
 use crate::ledger::{Accounts, Memory};
@@ -17,6 +19,8 @@ pub(crate) struct Standing {
 /// A limit that is exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exceeded<'a> {
+    /// On which GPU.
+    pub gpu: u32,
     /// All that it holds for.
     pub zones: Vec<&'a ZoneName>,
     /// By how much.
@@ -32,17 +36,17 @@ pub(crate) enum ChargeError {
 }
 
 impl ZoneStore {
-    /// What a zone may still have of GPU memory.
-    pub(crate) fn standing(&self, name: &ZoneName) -> Standing {
+    /// What a zone may still have of a GPU's memory.
+    pub(crate) fn standing(&self, name: &ZoneName, gpu: u32) -> Standing {
         let Some(zone) = self.zones.get(name) else { return Standing { used: 0, limit: Some(0), room: 0 } };
+        let own = zone.used_on(gpu);
         let sum = |counts: &dyn Fn(&ZoneName, &Zone) -> bool| {
             let counted = self.zones.iter().filter(|(name, zone)| counts(name, zone));
-            counted.fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used))
+            counted.fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.used_on(gpu)))
         };
-        let mut held: Vec<(u64, u64)> =
-            zone.limits().memory.map(|limit| (limit, zone.ledger.used)).into_iter().collect();
+        let mut held: Vec<(u64, u64)> = zone.on_gpu(gpu).memory.map(|limit| (limit, own)).into_iter().collect();
         let family = zone.parent.as_ref().unwrap_or(name);
-        if let Some(limit) = self.zones.get(family).and_then(|parent| parent.limits().memory) {
+        if let Some(limit) = self.zones.get(family).and_then(|parent| parent.on_gpu(gpu).memory) {
             held.push((limit, sum(&|name, zone| name == family || zone.parent.as_ref() == Some(family))));
         }
         for budget in &zone.bindings().budgets {
@@ -53,22 +57,31 @@ impl ZoneStore {
         let room = held.iter().map(|(limit, used)| limit.saturating_sub(*used)).min();
         let limit = held.iter().map(|(limit, _)| *limit).min();
         let used = match (limit, room) {
-            (Some(limit), Some(room)) => limit.saturating_sub(room).max(zone.ledger.used),
-            _ => zone.ledger.used,
+            (Some(limit), Some(room)) => limit.saturating_sub(room).max(own),
+            _ => own,
         };
         Standing { used, limit, room: room.unwrap_or(u64::MAX) }
     }
 
-    /// Limits that are exceeded, of zones and of those that have one together. Budgets of which nobody knows what they have
-    /// are none.
+    /// Limits that are exceeded on a GPU, of zones and of those that have one together. Budgets of which nobody knows what
+    /// they have are none.
     pub(crate) fn exceeded(&self) -> Vec<Exceeded<'_>> {
+        let gpus: BTreeSet<u32> = self.zones.values().flat_map(|zone| zone.ledgers().map(|(gpu, _)| gpu)).collect();
+        gpus.into_iter().flat_map(|gpu| self.exceeded_on(gpu)).collect()
+    }
+
+    fn exceeded_on(&self, gpu: u32) -> Vec<Exceeded<'_>> {
         let over = |limit: u64, holds: &dyn Fn(&ZoneName, &Zone) -> bool| {
             let held = || self.zones.iter().filter(|(name, zone)| holds(name, zone));
-            let used = held().fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.ledger.used));
-            (used > limit).then(|| Exceeded { zones: held().map(|(name, _)| name).collect(), over: used - limit })
+            let used = held().fold(0u64, |sum, (_, zone)| sum.saturating_add(zone.used_on(gpu)));
+            (used > limit).then(|| Exceeded {
+                gpu,
+                zones: held().map(|(name, _)| name).collect(),
+                over: used - limit,
+            })
         };
         let own = |(name, zone): (&ZoneName, &Zone)| {
-            over(zone.limits().memory?, &|other, zone| other == name || zone.parent.as_ref() == Some(name))
+            over(zone.on_gpu(gpu).memory?, &|other, zone| other == name || zone.parent.as_ref() == Some(name))
         };
         let shared =
             |(budget, limit): (&String, &u64)| over(*limit, &|_, zone| zone.bindings().budgets.contains(budget));
@@ -93,7 +106,7 @@ impl ZoneStore {
         bytes: u64,
     ) -> Result<(), ChargeError> {
         let room = match memory {
-            Memory::Device => self.standing(name).room,
+            Memory::Gpu(gpu) => self.standing(name, gpu).room,
             Memory::Pinned => self.pinned_room(name),
         };
         let zone = self.zones.get_mut(name).ok_or(ChargeError::NoZone)?;

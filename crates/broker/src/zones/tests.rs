@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::ledger::{Accounts, Memory};
 use control::host_defaults::HostDefaults;
-use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
+use control::zone::{GpuOverride, ZoneBindings, ZoneLimits, ZoneSettings};
 
 const DEFAULTS: HostDefaults = HostDefaults { machine: 64 << 30, gpu_memory: 0 };
 
@@ -38,11 +38,11 @@ impl Node {
     }
 
     fn uses(&mut self, zone: &str, bytes: u64) {
-        self.zones.charge(&name(zone), Memory::Device, &mut Accounts::default(), bytes).unwrap();
+        self.zones.charge(&name(zone), Memory::Gpu(0), &mut Accounts::default(), bytes).unwrap();
     }
 
     fn stands(&self, zone: &str) -> (u64, Option<u64>, u64) {
-        let Standing { used, limit, room } = self.zones.standing(&name(zone));
+        let Standing { used, limit, room } = self.zones.standing(&name(zone), 0);
         (used, limit, room)
     }
 }
@@ -71,9 +71,9 @@ fn containers_draw_on_what_their_claim_was_given() {
     assert_eq!(node.stands("c.2"), (70, Some(100), 30));
     assert_eq!(node.stands("c"), (70, Some(100), 30));
     assert_eq!(node.stands("other"), (0, Some(100), 100));
-    let refused = node.zones.charge(&name("c.2"), Memory::Device, &mut Accounts::default(), 31);
+    let refused = node.zones.charge(&name("c.2"), Memory::Gpu(0), &mut Accounts::default(), 31);
     assert_eq!(refused, Err(ChargeError::OverLimit));
-    assert_eq!(node.zones.get(&name("c.2")).unwrap().ledger.refused, 1);
+    assert_eq!(node.zones.get(&name("c.2")).unwrap().charges_refused(), 1);
 }
 
 #[test]
@@ -90,6 +90,40 @@ fn a_namespaces_quota_holds_whatever_its_zones_were_given() {
     assert_eq!(node.stands("x").2, 0, "a quota below what is used grants nothing more");
     let exceeded = node.zones.exceeded();
     assert_eq!(exceeded.iter().map(|limit| limit.zones.clone()).collect::<Vec<_>>(), [[&name("x"), &name("y")]]);
+}
+
+/// What a zone got on one GPU is never spent on another.
+#[test]
+fn every_gpu_has_a_limit_of_its_own() {
+    let mut node = Node::with_budgets(&[("namespace.a", 50)]);
+    node.zone("a", Some(10), None, &["namespace.a"]);
+    node.zone("a.1", Some(10), Some("a"), &["namespace.a"]);
+    let own = GpuOverride { memory: Some(30), ..GpuOverride::default() };
+    let mut settings = node.zones.get(&name("a")).unwrap().settings().clone();
+    settings.gpu_limits.insert(1, own);
+    node.zones.get_mut(&name("a")).unwrap().set_settings(settings);
+    node.zones.update_parts(&name("a"));
+    let room = |node: &Node, zone: &str, gpu| node.zones.standing(&name(zone), gpu).room;
+    assert_eq!((room(&node, "a", 0), room(&node, "a", 1), room(&node, "a", 7)), (10, 30, 10));
+    let mut accounts = Accounts::default();
+    let mut charge = |node: &mut Node, zone: &str, gpu, bytes| {
+        node.zones.charge(&name(zone), Memory::Gpu(gpu), &mut accounts, bytes)
+    };
+    charge(&mut node, "a.1", 0, 8).unwrap();
+    assert_eq!(charge(&mut node, "a", 0, 3), Err(ChargeError::OverLimit), "the part has it");
+    charge(&mut node, "a", 1, 30).unwrap();
+    assert_eq!(charge(&mut node, "a", 1, 1), Err(ChargeError::OverLimit));
+    assert_eq!((room(&node, "a", 0), room(&node, "a", 1), room(&node, "a", 2)), (2, 0, 10));
+    // The namespace's quota is one for each GPU as well.
+    node.zone("b", None, None, &["namespace.a"]);
+    assert_eq!((room(&node, "b", 0), room(&node, "b", 1)), (42, 20));
+    // What is exceeded on one is not exceeded on the others.
+    node.zones.get_mut(&name("a")).unwrap().set_limits(ZoneLimits { memory: Some(5), ..ZoneLimits::default() });
+    let exceeded: Vec<(u32, u64)> = node.zones.exceeded().iter().map(|limit| (limit.gpu, limit.over)).collect();
+    assert_eq!(exceeded, [(0, 3)]);
+    let zone = node.zones.get_mut(&name("a.1")).unwrap();
+    zone.close(accounts);
+    assert_eq!(zone.used(), 0);
 }
 
 #[test]
@@ -192,7 +226,7 @@ fn parts_follow_their_zone_and_are_not_split_again() {
     node.zones.get_mut(&name("c")).unwrap().set_settings(settings);
     node.zones.update_parts(&name("c"));
     let part = node.zones.get(&name("c.1")).unwrap();
-    assert_eq!((part.ledger.limit, part.limits().memory, part.bindings().split), (Some(40), Some(40), false));
+    assert_eq!((part.on_gpu(3).memory, part.limits().memory, part.bindings().split), (Some(40), Some(40), false));
 }
 
 #[test]
@@ -203,7 +237,9 @@ fn a_successor_finds_zones_and_totals() {
     node.zone("a", Some(100), None, &["namespace.a"]);
     node.zones.set_configured(&name("a"));
     let zone = node.zones.get_mut(&name("a")).unwrap();
-    (zone.totals.clients_served, zone.ledger.refused) = (7, 3);
+    zone.totals.clients_served = 7;
+    zone.resume_refused(2);
+    zone.ledger(1).refused = 1;
     node.zones.write(&zones_file).unwrap();
     node.zones.write_totals(&totals_file);
     let mut next = Node::default();
@@ -213,7 +249,7 @@ fn a_successor_finds_zones_and_totals() {
     }
     next.zones.resume_totals(&totals_file);
     let zone = next.zones.get(&name("a")).unwrap();
-    assert_eq!((zone.totals.clients_served, zone.ledger.refused, zone.ledger.limit), (7, 3, Some(100)));
+    assert_eq!((zone.totals.clients_served, zone.charges_refused(), zone.on_gpu(1).memory), (7, 3, Some(100)));
     assert!(zone.lifetime.configured && zone.bindings().budgets == ["namespace.a"]);
     std::fs::write(&zones_file, "rubbish").unwrap();
     assert_eq!(state_file::read(&zones_file), []);
@@ -231,6 +267,23 @@ fn spares_are_kept_for_each_set_of_gpus_once() {
     let of = |gpu| Kind { fresh: false, gpus: vec![gpu] };
     assert_eq!(node.zones.spare_kinds(), [of(0), of(1)].into());
     assert_eq!(node.zones.worker_kind(&name("z1"), true), Kind { fresh: true, gpus: vec![1] });
+}
+
+/// A zone that was given all GPUs shares the spares of those that name none, until the node has one more.
+#[test]
+fn who_has_all_gpus_has_no_more_when_there_are_more() {
+    let mut node = Node::default();
+    let bindings = ZoneBindings { gpus: vec![0, 1], ..ZoneBindings::default() };
+    let settings = ZoneSettings { bindings, ..ZoneSettings::default() };
+    node.zones.insert(name("z"), Zone::new(1, settings, DEFAULTS, false));
+    let seen = |node: &Node| node.zones.worker_kind(&name("z"), false).gpus;
+    assert_eq!(seen(&node), [0, 1], "nobody knows what there is");
+    node.zones.set_gpus(vec![0, 1]);
+    assert_eq!((seen(&node), node.zones.spare_kinds()), (vec![], [Kind::default()].into()));
+    node.zones.set_gpus(vec![0, 1, 2]);
+    assert_eq!(seen(&node), [0, 1]);
+    node.zones.set_gpus(vec![0]);
+    assert_eq!(seen(&node), Vec::<u32>::new(), "what is left of them");
 }
 
 /// As the last version wrote them: an upgraded broker goes on with the same zones, totals and budgets.
@@ -268,7 +321,7 @@ fn files_of_the_last_version_are_read() {
         (group.clone(), group)
     });
     assert!(zone.lifetime.configured && zone.settings().labels.pod == "p");
-    let counted = (zone.totals.clients_served, zone.ledger.refused, zone.totals.runaways, zone.totals.suspensions);
+    let counted = (zone.totals.clients_served, zone.charges_refused(), zone.totals.runaways, zone.totals.suspensions);
     assert_eq!(counted, (7, 3, 1, 2));
     assert_eq!((node.zones.parts(&name("a")), node.stands("a").1), (vec![name("a.1")], Some(50)));
 }

@@ -11,6 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::zone::Zone;
+use control::admin::MoveTotals;
 use control::atomic_file;
 use control::{WorkerStats, ZoneName};
 
@@ -32,6 +33,9 @@ pub(crate) struct Totals {
     pub runaways: u64,
     /// How often memory of an idle client was moved to the host.
     pub suspensions: u64,
+    /// What workers have moved to the host themselves, and back.
+    pub moved_out: MoveTotals,
+    pub moved_back: MoveTotals,
 }
 
 pub(super) type Checkpoint = BTreeMap<ZoneName, Totals>;
@@ -40,14 +44,15 @@ impl Totals {
     pub(crate) fn of(zone: &Zone) -> Self {
         Self {
             told: WorkerStats { in_progress: 0, ..zone.totals.told },
-            charges_refused: zone.ledger.refused,
+            charges_refused: zone.charges_refused(),
             pins_refused: zone.pinned.refused,
             ..zone.totals
         }
     }
 
     pub(crate) fn resume(self, zone: &mut Zone) {
-        (zone.ledger.refused, zone.pinned.refused) = (self.charges_refused, self.pins_refused);
+        zone.resume_refused(self.charges_refused);
+        zone.pinned.refused = self.pins_refused;
         zone.totals = self;
     }
 }

@@ -1,5 +1,6 @@
 //! One zone: its settings, its accounts, and why it is there. No socket and no process, so it can be tried by itself.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::totals::Totals;
@@ -7,7 +8,7 @@ use crate::ledger::{Account, Accounts, Ledger, Memory};
 use crate::throttle::Throttle;
 use control::ZoneName;
 use control::host_defaults::HostDefaults;
-use control::zone::{ZoneBindings, ZoneLimits, ZoneSettings};
+use control::zone::{GpuLimits, ZoneBindings, ZoneLimits, ZoneSettings};
 
 /// Log lines about what a zone's clients were refused: so many at once, and then one each few seconds.
 const COMPLAINTS: u32 = 20;
@@ -20,12 +21,17 @@ pub(crate) struct Zone {
     defaults: HostDefaults,
     /// The zone that it is a part of.
     pub parent: Option<ZoneName>,
-    pub ledger: Ledger,
-    /// Host memory pinned for the GPU.
+    /// By the GPU's number, each there once it is used.
+    ledgers: BTreeMap<u32, Ledger>,
+    /// Charges that the last broker refused.
+    refused_before: u64,
+    /// Host memory pinned for GPUs.
     pub pinned: Ledger,
     pub lifetime: Lifetime,
     /// All but refused charges, which the ledgers count.
     pub totals: Totals,
+    /// Nanoseconds in which workers that have ended kept GPUs busy, under this broker.
+    pub past_busy: BTreeMap<u32, u64>,
     complaints: Throttle,
 }
 
@@ -48,12 +54,14 @@ impl Zone {
         Self {
             id,
             parent: None,
-            ledger: Ledger::new(limits.memory),
+            ledgers: BTreeMap::new(),
+            refused_before: 0,
             pinned: Ledger::new(limits.pinned),
             settings,
             defaults,
             lifetime: Lifetime { leased, ..Lifetime::default() },
             totals: Totals::default(),
+            past_busy: BTreeMap::new(),
             complaints: Throttle::new(COMPLAINTS, COMPLAIN_EVERY),
         }
     }
@@ -79,14 +87,19 @@ impl Zone {
     /// New limits count at once. What is in use beyond them stays in use, and nothing is added to it.
     pub(crate) fn set_limits(&mut self, limits: ZoneLimits) {
         self.settings.limits = limits;
-        let limits = self.limits_in_force();
-        self.ledger.limit = limits.memory;
-        self.pinned.limit = limits.pinned;
+        self.apply_limits();
     }
 
     pub(crate) fn set_settings(&mut self, settings: ZoneSettings) {
-        self.set_limits(settings.limits);
         self.settings = settings;
+        self.apply_limits();
+    }
+
+    fn apply_limits(&mut self) {
+        self.pinned.limit = self.limits_in_force().pinned;
+        for (gpu, ledger) in &mut self.ledgers {
+            ledger.limit = self.settings.on_gpu(*gpu).memory;
+        }
     }
 
     /// A part has the limits and bindings of the whole, and is not split again.
@@ -98,8 +111,52 @@ impl Zone {
 
     /// Takes over limits and bindings of the zone that it is a part of.
     pub(crate) fn follow(&mut self, whole: &ZoneSettings) {
-        self.set_limits(whole.limits);
+        self.settings.gpu_limits = whole.gpu_limits.clone();
         self.settings.bindings = whole.bindings.clone();
+        self.set_limits(whole.limits);
+    }
+
+    /// What it may have of a GPU.
+    pub(crate) fn on_gpu(&self, gpu: u32) -> GpuLimits {
+        self.settings.on_gpu(gpu)
+    }
+
+    /// Its accounts of the GPUs that it has used.
+    pub(crate) fn ledgers(&self) -> impl Iterator<Item = (u32, &Ledger)> {
+        self.ledgers.iter().map(|(gpu, ledger)| (*gpu, ledger))
+    }
+
+    pub(crate) fn ledger(&mut self, gpu: u32) -> &mut Ledger {
+        let limit = self.settings.on_gpu(gpu).memory;
+        self.ledgers.entry(gpu).or_insert_with(|| Ledger::new(limit))
+    }
+
+    /// Bytes that it uses of a GPU.
+    pub(crate) fn used_on(&self, gpu: u32) -> u64 {
+        self.ledgers.get(&gpu).map_or(0, |ledger| ledger.used)
+    }
+
+    /// Bytes that it uses of all GPUs.
+    pub(crate) fn used(&self) -> u64 {
+        self.ledgers.values().fold(0, |sum: u64, ledger| sum.saturating_add(ledger.used))
+    }
+
+    /// Charges refused so far.
+    pub(crate) fn charges_refused(&self) -> u64 {
+        self.ledgers.values().fold(self.refused_before, |sum, ledger| sum.saturating_add(ledger.refused))
+    }
+
+    /// Goes on counting where the last broker was.
+    pub(crate) fn resume_refused(&mut self, charges: u64) {
+        self.refused_before = charges;
+    }
+
+    /// A worker is gone.
+    pub(crate) fn close(&mut self, accounts: Accounts) {
+        for (gpu, account) in accounts.gpus {
+            self.ledger(gpu).close(account);
+        }
+        self.pinned.close(accounts.pinned);
     }
 
     /// The zone's ledger of some memory, and a worker's account in it.
@@ -109,7 +166,7 @@ impl Zone {
         accounts: &'a mut Accounts,
     ) -> (&'a mut Ledger, &'a mut Account) {
         match memory {
-            Memory::Device => (&mut self.ledger, &mut accounts.device),
+            Memory::Gpu(gpu) => (self.ledger(gpu), accounts.gpus.entry(gpu).or_default()),
             Memory::Pinned => (&mut self.pinned, &mut accounts.pinned),
         }
     }

@@ -34,6 +34,33 @@ pub fn hostile_hellos_hurt_nobody() {
     assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
 }
 
+/// The first message of a client library of version 0.1.0, before the proxy became three processes, as it was recorded.
+#[rustfmt::skip]
+const PREVIOUS_HELLO: [u8; 56] = [
+    0x42, 0x6b, 0x48, 0x69, 0x01, 0, 0, 0, 0x18, 0x32, 0x89, 0x82, 0x5f, 0x66, 0xc4, 0x55, 0, 0, 0, 0, 0x1a, 0x2a, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+/// Of the previous version, and of one that is yet to come.
+pub fn clients_of_other_versions_are_told_so() {
+    let node = Node::start();
+    let previous: Hello = zerocopy::FromBytes::read_from_bytes(&PREVIOUS_HELLO).unwrap();
+    let later =
+        Hello { version: 2, flags: u32::MAX, reserved: [7; 4], ..Hello::new(cuda_abi::wire::fingerprint(), 0) };
+    for hello in [previous, later] {
+        let broker = bootstrap::connect(&node.socket("a")).unwrap();
+        bootstrap::send(&broker, &hello, &[]).unwrap();
+        let (welcome, fds) = bootstrap::recv::<Welcome>(&broker).unwrap();
+        assert_eq!(welcome.status(), Some(WelcomeStatus::VersionMismatch));
+        let text = welcome.text();
+        assert!(text.starts_with(&format!("this proxy is version {}", env!("CARGO_PKG_VERSION"))), "{text}");
+        assert!(text.ends_with("install both from one release"), "not cut short: {text}");
+        assert!(fds.is_empty());
+    }
+    assert_eq!(node.zone("a").clients_refused, 2);
+    assert_eq!(Client::connect(&node.socket("a")).ask("+5"), "granted");
+}
+
 pub fn silent_clients_hold_up_nobody() {
     let node = Node::start();
     let silent: Vec<OwnedFd> = (0..200).map(|_| bootstrap::connect(&node.socket("a")).unwrap()).collect();
@@ -351,6 +378,34 @@ pub fn silent_strangers_keep_nobody_from_joining() {
     });
 }
 
+/// Clients of guests come through a door that only the Xen backend can open, whatever mounts its unit gives it: under the
+/// shipped units it has a mount namespace of its own, as a container has.
+pub fn guests_come_through_their_own_door_only() {
+    if !testkit::is_root() {
+        return;
+    }
+    let node = Node::start();
+    let says = |path: PathBuf| {
+        // A thread may have a mount namespace of its own once it shares nothing else that goes with it.
+        std::thread::spawn(move || {
+            let apart = rustix::thread::UnshareFlags::FS | rustix::thread::UnshareFlags::NEWNS;
+            // SAFETY: of this thread alone, which ends here.
+            unsafe { rustix::thread::unshare_unsafe(apart) }.unwrap();
+            let broker = bootstrap::connect(&path).unwrap();
+            let hello = Hello::new(cuda_abi::wire::fingerprint(), bootstrap::HELLO_BRINGS_REGION);
+            bootstrap::send(&broker, &hello, &[]).unwrap();
+            bootstrap::recv::<Welcome>(&broker).unwrap().0.status()
+        })
+        .join()
+        .unwrap()
+    };
+    assert_eq!(says(node.state_dir.join("guests/a")), Some(WelcomeStatus::Ok));
+    assert_ne!(says(node.socket("a")), Some(WelcomeStatus::Ok), "no container brings pages of its own choice");
+    let path = node.state_dir.join("guests/a");
+    let by_nobody = testkit::as_user(NOBODY, NOBODY, || bootstrap::connect(&path).map(drop));
+    assert!(by_nobody.is_err(), "nor does a local user");
+}
+
 /// Many strangers, each with one descriptor that takes an hour to close, and behind it as many as a message can have.
 pub fn strangers_among_workers_take_no_descriptors() {
     if !testkit::is_root() {
@@ -365,6 +420,7 @@ pub fn strangers_among_workers_take_no_descriptors() {
     let pid = Pid::from_raw(node.broker.id() as i32);
     let few = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, few).unwrap();
+    until("a spare waits again", || node.status().spare_workers == 1);
     let before = open_in(&node);
     // They come all the same, as they would to a socket that everybody can find.
     let directory = std::fs::File::open(path.parent().unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! A broker as a process, with workers and clients that do what the tests say. This program is all of them: its first
 //! argument says which. Nothing here needs root.
 
+mod gpus;
 mod hostile;
 mod node;
 mod parts;
@@ -17,6 +18,7 @@ use control::admin::{AdminClient, Answer, Request, Status, ZoneStatus};
 use control::backend::Backend;
 use control::host_defaults::HostDefaults;
 use control::jail::Demand;
+use control::link::Order;
 use control::messages::ToBroker;
 use control::meter::{self, Reading};
 use control::packet;
@@ -60,7 +62,7 @@ fn main() {
     }
 }
 
-const TESTS: [(&str, fn()); 40] = [
+const TESTS: [(&str, fn()); 46] = [
     ("a_client_gets_a_worker_and_leaves_nothing", a_client_gets_a_worker_and_leaves_nothing),
     ("a_zone_has_one_limit_for_all_its_workers", a_zone_has_one_limit_for_all_its_workers),
     ("a_killed_client_frees_its_ledger", a_killed_client_frees_its_ledger),
@@ -71,6 +73,7 @@ const TESTS: [(&str, fn()); 40] = [
     ("requests_wait_for_the_successor", requests_wait_for_the_successor),
     ("a_second_broker_is_refused", a_second_broker_is_refused),
     ("hostile_hellos_hurt_nobody", hostile_hellos_hurt_nobody),
+    ("clients_of_other_versions_are_told_so", clients_of_other_versions_are_told_so),
     ("silent_clients_hold_up_nobody", silent_clients_hold_up_nobody),
     ("descriptors_that_linger_hold_up_nobody", descriptors_that_linger_hold_up_nobody),
     ("messages_full_of_descriptors_hold_up_nobody", messages_full_of_descriptors_hold_up_nobody),
@@ -83,6 +86,7 @@ const TESTS: [(&str, fn()); 40] = [
     ("a_fallen_worker_hurts_nobody", a_fallen_worker_hurts_nobody),
     ("a_stranger_cannot_join_as_worker", a_stranger_cannot_join_as_worker),
     ("silent_strangers_keep_nobody_from_joining", silent_strangers_keep_nobody_from_joining),
+    ("guests_come_through_their_own_door_only", guests_come_through_their_own_door_only),
     ("strangers_among_workers_take_no_descriptors", strangers_among_workers_take_no_descriptors),
     (
         "workers_share_neither_stderr_nor_session_with_the_broker",
@@ -103,6 +107,10 @@ const TESTS: [(&str, fn()); 40] = [
     ("a_new_configuration_counts_and_a_wrong_one_does_not", a_new_configuration_counts_and_a_wrong_one_does_not),
     ("zones_of_a_budget_have_one_limit_together", zones_of_a_budget_have_one_limit_together),
     ("containers_of_a_zone_are_parts_of_it", containers_of_a_zone_are_parts_of_it),
+    ("every_gpu_is_limited_by_itself", gpus::every_gpu_is_limited_by_itself),
+    ("a_successor_knows_every_gpu", gpus::a_successor_knows_every_gpu),
+    ("what_is_taken_on_a_gpu_counts_there", gpus::what_is_taken_on_a_gpu_counts_there),
+    ("what_a_node_does_not_have_is_refused", gpus::what_a_node_does_not_have_is_refused),
     ("ledgers_are_empty_after_kills_at_random", ledgers_are_empty_after_kills_at_random),
 ];
 
@@ -271,6 +279,15 @@ fn leased_zones_go_with_their_operator() {
     let Answer::Zone { socket, .. } = admin.ask(&request).unwrap() else { panic!() };
     let client = Client::connect(&socket);
     assert_eq!(client.ask("+11"), "OverLimit");
+    // Whoever comes with other limits changes nothing.
+    for other in [ZoneLimits { memory: Some(1 << 20), ..limits }, ZoneLimits::default()] {
+        let request = Request::EnsureZone { name: name.clone(), limits: other, lease: true };
+        let Answer::Failed { reason, .. } = node.admin().ask(&request).unwrap() else { panic!("{other:?}") };
+        assert_eq!(reason, "zone leased exists with 10 B and share 1; omit the limits, or change them first");
+        let held = node.zone("leased").limits;
+        assert_eq!((held.memory, held.share), (limits.memory, limits.share));
+    }
+    assert!(matches!(node.admin().ask(&request), Ok(Answer::Zone { .. })), "the same limits");
     drop(admin);
     client.wait_for_hangup();
     until("the zone is gone", || !socket.exists());

@@ -15,11 +15,17 @@ pub fn as_broker(state_dir: &Path) {
     let config = Config {
         state_dir: state_dir.to_owned(),
         private: false,
-        backend: Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
+        backend: Backend::Soft {
+            devices: number(state_dir, "gpus").unwrap_or(1) as u32,
+            memory: 1 << 30,
+            instances: 0,
+            only: Vec::new(),
+        },
         zones: vec![zone("a"), zone("b")],
         grants: Vec::new(),
         spare_workers: 1,
         jail: Demand::Off,
+        driver_filter: control::driver_filter::DriverFilter::Off,
         worker_uids: 0x3000_0000,
         context_memory: number(state_dir, "context").unwrap_or(0) as u64,
         host_defaults: HostDefaults::default(),
@@ -27,9 +33,14 @@ pub fn as_broker(state_dir: &Path) {
         meter: Some(Meter { allowance: 50 * MIB }),
         max_clients_per_zone: 8,
         watchdog: None,
-        suspend: std::fs::read_to_string(beside(state_dir, "suspend"))
-            .ok()
-            .map(|seconds| Suspend { after: Duration::from_secs(seconds.parse().unwrap()) }),
+        suspend: Suspend {
+            after: std::fs::read_to_string(beside(state_dir, "suspend"))
+                .ok()
+                .map(|seconds| Duration::from_secs(seconds.parse().unwrap())),
+            // Workers here have no memory to move.
+            with_context: true,
+            ..Suspend::default()
+        },
     };
     let helper =
         |name: &str, file| Helper { arguments: vec![name.into(), beside(state_dir, file).into()], libraries: None };
@@ -42,6 +53,8 @@ pub fn as_broker(state_dir: &Path) {
         worker_arguments: vec!["as-worker".into()],
         meter: Some(helper("as-meter", "meter")),
         mover: Some(helper("as-mover", "moves")),
+        preemptor: None,
+        preemption_test: None,
         json_logs: false,
         host_memory: None,
     };
@@ -83,6 +96,15 @@ pub fn as_worker(arguments: &[String]) {
         rejoin = Some(state_dir.join("rejoin/workers.sock"));
     }
     let link = BrokerLink::with_rejoin(control, rejoin, false);
+    let suspended = link.clone();
+    link.on_order(move |order| match order {
+        Order::Suspend { timeout, .. } if suspended.suspension().suspend(timeout) => {
+            suspended.tell_suspended(None, false);
+        }
+        Order::Rejoined => suspended.tell_suspended(None, false),
+        Order::Resume => suspended.suspension().resume(),
+        _ => suspended.tell_busy(),
+    });
     // A spare may find its broker killed already.
     let Ok(()) = link.report_ready(0, 13000) else { return };
     let Ok(assignment) = link.wait_for_assignment() else { return };
@@ -99,14 +121,16 @@ pub fn as_worker(arguments: &[String]) {
             _ => return,
         };
         let text = std::str::from_utf8(&buffer[..received.len]).unwrap();
-        let number = text[1..].parse().unwrap_or(0);
+        // A GPU's index may stand before the number.
+        let (gpu, number) = text[1..].split_once(':').unwrap_or(("0", &text[1..]));
+        let (gpu, number): (u32, u64) = (gpu.parse().unwrap(), number.parse().unwrap_or(0));
         let answer = match text.as_bytes()[0] {
-            b'+' => link.charge(number).map_or_else(|denied| format!("{denied:?}"), |()| "granted".to_owned()),
+            b'+' => link.charge(gpu, number).map_or_else(|denied| format!("{denied:?}"), |()| "granted".to_owned()),
             b'-' => {
-                link.release(number);
+                link.release(gpu, number);
                 "released".to_owned()
             }
-            b'?' => format!("{:?}", link.zone_usage()),
+            b'?' => format!("{:?}", link.zone_usage(gpu)),
             b'p' => link.pin(number).map_or_else(|denied| format!("{denied:?}"), |()| "granted".to_owned()),
             b'u' => {
                 link.unpin(number);
@@ -224,12 +248,14 @@ pub fn fall(control: &OwnedFd, seed: u64) {
     }
 }
 
-/// Reads what processes use from a file, lines of number and bytes, for as long as somebody listens.
+/// Reads what processes use from a file, lines of number, bytes and perhaps a GPU, for as long as somebody listens.
 pub fn as_meter(file: &Path) {
     let socket = io::stdin().as_fd().try_clone_to_owned().unwrap();
     let reading = |line: &str| {
-        let (pid, bytes) = line.split_once(' ')?;
-        Some(Reading { pid: pid.parse().ok()?, reserved: 0, bytes: bytes.parse().ok()? })
+        let mut words = line.split(' ');
+        let (pid, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let gpu = words.next().map_or(Some(0), |gpu| gpu.parse().ok())?;
+        Some(Reading { pid, gpu, bytes })
     };
     loop {
         let text = std::fs::read_to_string(file).unwrap_or_default();

@@ -25,18 +25,24 @@ pub(crate) struct CdiArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CdiAction {
     /// Generate a CDI specification for the proxy's zones or for physical GPUs
-    Generate(CdiGenerateArgs),
+    Generate(Box<CdiGenerateArgs>),
     /// Validate CDI specifications and report conflicting devices
     Validate {
         /// Files to validate (default: all in the CDI directories)
         files: Vec<PathBuf>,
         #[command(flatten)]
         dirs: SpecDirs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List the devices that containers can request
     List {
         #[command(flatten)]
         dirs: SpecDirs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -70,11 +76,14 @@ pub(crate) struct CdiGenerateArgs {
     /// Zones: the proxy's state directory
     #[arg(long, value_name = "PATH", default_value = "/run/bulkhead")]
     pub state_dir: PathBuf,
+    /// Zones: admin socket of the proxy (default: in the state directory)
+    #[arg(long, value_name = "PATH", env = control::env_vars::ADMIN_SOCKET, hide_env_values = true)]
+    pub socket: Option<PathBuf>,
     /// Zones: directory of the client libraries libcuda.so.1 and libnvidia-ml.so.1 (default: beside this program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
     /// GPUs: how to name devices; may be given more than once (default: index and uuid)
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "STRATEGY")]
     pub device_name_strategy: Vec<NameStrategyArg>,
     /// GPUs: root of the driver installation
     #[arg(long, value_name = "PATH", default_value = "/")]
@@ -82,7 +91,7 @@ pub(crate) struct CdiGenerateArgs {
     /// GPUs: root that contains /dev (default: the driver root)
     #[arg(long, value_name = "PATH")]
     pub dev_root: Option<PathBuf>,
-    /// GPUs: omit the device \"all\"
+    /// GPUs: omit the device "all"
     #[arg(long)]
     pub no_all_device: bool,
     /// GPUs: include only these, by index or UUID (MIG: `0:1` or MIG-...); may be given more than once

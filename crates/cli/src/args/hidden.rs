@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use control::driver_filter::DriverFilter;
 
 use proxy::args::{BackendArgs, JailArg};
 
@@ -18,6 +19,36 @@ pub(crate) struct MoverArgs {
     pub start_time: u64,
     /// User ID of the process
     pub uid: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PreemptionTestArgs {
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    #[arg(long = "device")]
+    pub devices: Vec<u32>,
+    /// Run a kernel until the page at standard input says otherwise
+    #[arg(long)]
+    pub spin: bool,
+    /// Blocks of each kernel
+    #[arg(long, default_value_t = 1)]
+    pub blocks: u32,
+    /// Threads of each block
+    #[arg(long, default_value_t = 1)]
+    pub threads: u32,
+    /// Number of times to stop and resume
+    #[arg(long, default_value_t = 1)]
+    pub repeat: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DriverCallsArgs {
+    /// Records of workers
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Driver version whose filter the table shows
+    #[arg(long, default_value = "580.0")]
+    pub driver: String,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -47,6 +78,9 @@ pub(crate) struct WorkerArgs {
     pub names_descriptors: bool,
     #[arg(long)]
     pub fresh: bool,
+    /// What stands between it and NVIDIA's kernel driver
+    #[arg(long, default_value = "off")]
+    pub driver_filter: DriverFilter,
     /// Refuse to start if GPU kernels can access pageable host memory (HMM)
     #[arg(long)]
     pub refuse_hmm: bool,

@@ -23,10 +23,10 @@ _BYTES, _OFFSET, _ZONE and _NOTE in the environment of the command that it runs.
 #[command(after_help = IPC_EXAMPLES)]
 pub(crate) struct IpcArgs {
     /// Zone socket (default: $BULKHEAD_SOCKET, else /run/bulkhead/zone/sock; in a Xen guest /run/bulkhead/zone/names)
-    #[arg(long, value_name = "PATH", global = true)]
+    #[arg(long, value_name = "PATH", global = true, display_order = super::GENERAL)]
     pub zone_socket: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, global = true)]
+    /// Print JSON; `publish` prints an object per line, as consumers come and go
+    #[arg(long, global = true, display_order = super::GENERAL)]
     pub json: bool,
     #[command(subcommand)]
     pub action: IpcAction,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use proxy::args::LogFormat;
 
@@ -27,6 +27,18 @@ pub(crate) struct NodeArgs {
     /// Log format (default: text)
     #[arg(long, value_enum)]
     pub log_format: Option<LogFormat>,
+    /// Check the one that runs in this container, and exit (for kubelet's probes)
+    #[arg(long, value_enum, value_name = "STATE")]
+    pub probe: Option<Probe>,
+}
+
+/// What a probe asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Probe {
+    /// It answers
+    Live,
+    /// It is registered with kubelet and offers GPUs
+    Ready,
 }
 
 const DEVICE_PLUGIN_EXAMPLES: &str = "\
@@ -36,7 +48,7 @@ Example of /etc/bulkhead/bulkhead.toml for pods that request `bulkhead.dev/gpu-1
   share = 10
 
 GPUs without a profile are offered to claims (`bulkhead dra`), or whole under the resource name that [kubernetes] \
-whole_gpus sets. Changes of the file take effect without a restart; an invalid configuration is logged, and the \
+whole_gpus sets. Changes to the file take effect without a restart; an invalid configuration is logged, and the \
 previous one is kept. Needs access to the proxy's admin socket and to kubelet's directory, usually as root.";
 
 #[derive(Debug, Args)]
@@ -98,7 +110,7 @@ Examples:
       bulkhead install --host-root /host --config /etc/bulkhead/bulkhead.toml
       bulkhead install --host-root /host --remove
 
-Installs the program and the client libraries under /opt/bulkhead, adds a systemd unit and starts it. Running GPU pods \
+Installs the program and the client libraries under /opt/bulkhead, adds systemd units and starts them. Running GPU pods \
 are not interrupted. A host with a Bulkhead package is left unchanged.";
 
 #[derive(Debug, Args)]

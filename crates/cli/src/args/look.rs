@@ -83,7 +83,7 @@ pub(crate) struct DoctorArgs {
     /// Program to check: includes its RPATH and RUNPATH in the library search
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
-    /// Also write a support bundle (versions, configuration, logs, state, metrics) for a bug report: a .tar.gz
+    /// Also write a support bundle for a bug report (.tar.gz): versions, configuration, logs, state and metrics
     #[arg(long, value_name = "FILE")]
     pub bundle: Option<PathBuf>,
     /// Skip the self-test, which starts a CUDA program

@@ -25,9 +25,17 @@ pub(crate) use proxy::args::*;
 pub(crate) use run::*;
 pub(crate) use zones::*;
 
+const HELP: &str = "\
+Examples:
+  bulkhead run --memory 2GiB -- ./saxpy
+  bulkhead doctor
+  bulkhead help zones set
+
+`bulkhead man` is the manual, with the environment variables and exit statuses. A failure is one line on standard error.";
+
 /// Share GPUs between tenants that do not trust each other
 #[derive(Debug, Parser)]
-#[command(name = "bulkhead", version, about, max_term_width = 100)]
+#[command(name = "bulkhead", version, about, max_term_width = 100, after_help = HELP)]
 pub(crate) struct Bulkhead {
     #[command(subcommand)]
     pub verb: Verb,
@@ -49,7 +57,7 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     /// Monitor zones and their clients
     Top(TopArgs),
-    /// List, create, change and remove zones, or end their clients
+    /// List, create, change, freeze and remove zones, or end their clients
     Zones(ZonesArgs),
     /// List, create and revoke grants to open another zone's memory
     Grants(GrantsArgs),
@@ -101,6 +109,15 @@ pub(crate) enum Verb {
     /// Move a worker's GPU memory to the host or back (started by the proxy)
     #[command(hide = true)]
     Mover(MoverArgs),
+    /// Stop and resume work on the GPUs (started by the proxy)
+    #[command(hide = true)]
+    Preemptor,
+    /// Test whether running kernels can be stopped and resumed (started by the proxy)
+    #[command(hide = true)]
+    PreemptionTest(PreemptionTestArgs),
+    /// Print a table of recorded driver calls (BULKHEAD_DRIVER_CALLS)
+    #[command(hide = true)]
+    DriverCalls(DriverCallsArgs),
     /// Probe the GPUs (started by `topology` and `doctor`)
     #[command(hide = true)]
     Survey {
@@ -143,11 +160,15 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
     /// Command to print the page of (default: all commands on one page)
+    #[arg(value_name = "COMMAND")]
     pub verb: Vec<String>,
     /// Write the pages of all commands to this directory
     #[arg(long, value_name = "DIR", conflicts_with = "verb")]
     pub dir: Option<PathBuf>,
 }
+
+/// Options that many commands have come behind a command's own.
+const GENERAL: usize = 500;
 
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
@@ -158,11 +179,12 @@ pub(crate) struct AdminArgs {
         env = control::env_vars::ADMIN_SOCKET,
         hide_env_values = true,
         default_value = "/run/bulkhead/admin.sock",
-        global = true
+        global = true,
+        display_order = GENERAL
     )]
     pub socket: PathBuf,
     /// Print JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = GENERAL)]
     pub json: bool,
 }
 
@@ -180,6 +202,8 @@ mod tests {
     fn help_is_wrapped_once() {
         fn check(command: &clap::Command) {
             let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = |line: &&str| line.starts_with("      ");
+            assert!(text.lines().filter(example).all(|line| line.len() <= 100), "{}", command.get_name());
             let prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
             let lines: Vec<&str> = text.lines().collect();
             for pair in lines.windows(2) {
@@ -188,6 +212,51 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&crate::command());
+    }
+
+    /// Every command that is not internal, as it is typed, with its actions.
+    fn commands() -> Vec<(String, clap::Command)> {
+        let mut all = vec![("bulkhead".to_owned(), crate::command())];
+        let mut seen = 0;
+        while let Some((typed, command)) = all.get(seen).cloned() {
+            seen += 1;
+            let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+            all.extend(below.map(|below| (format!("{typed} {}", below.get_name()), below.clone())));
+        }
+        all
+    }
+
+    #[test]
+    fn help_reads_alike_everywhere() {
+        for (of, command) in commands() {
+            let args: Vec<_> = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned().collect();
+            let texts = args.iter().map(|arg| (arg.get_id().to_string(), arg.get_help().map(ToString::to_string)));
+            let about = (String::new(), command.get_about().map(ToString::to_string));
+            for (name, text) in texts.chain([about]) {
+                let text = text.unwrap_or_else(|| panic!("{of} {name} has no help"));
+                assert!(!text.starts_with(|c: char| c.is_lowercase()), "{of} {name}: {text}");
+                assert!(!text.ends_with('.'), "{of} {name}: {text}");
+                assert!(!text.contains("seconds"), "durations have units: {of} {name}: {text}");
+                assert!(!text.contains('\\'), "{of} {name}: {text}");
+                assert!(!text.contains("several times") && !text.contains("repeated"), "{of} {name}: {text}");
+            }
+        }
+    }
+
+    /// `run` asks nobody unless it is told to: for it the variable would change what it does.
+    #[test]
+    fn the_admin_socket_comes_from_the_variable() {
+        let mut found = Vec::new();
+        for (typed, command) in commands().into_iter().filter(|(typed, _)| typed != "bulkhead run") {
+            for socket in command.get_arguments().filter(|arg| arg.get_id() == "socket") {
+                let variable = socket.get_env().map(|name| name.to_string_lossy().into_owned());
+                assert_eq!(variable.as_deref(), Some(control::env_vars::ADMIN_SOCKET), "{typed}");
+                found.push(typed.clone());
+            }
+        }
+        for verb in ["status", "top", "zones", "grants", "doctor", "cdi generate", "xen run"] {
+            assert!(found.contains(&format!("bulkhead {verb}")), "{verb} takes no --socket");
+        }
     }
 
     #[test]

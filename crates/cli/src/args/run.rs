@@ -49,7 +49,7 @@ pub(crate) struct LimitArgs {
     /// GPU memory limit of the zone, such as 2GiB (default: the GPU's memory)
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub memory: Option<u64>,
-    /// Weight of the zone's GPU time relative to other zones
+    /// Weight of the zone's GPU time relative to other zones (default: 100)
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
     pub share: Option<u32>,
 }

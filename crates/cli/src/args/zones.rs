@@ -11,6 +11,7 @@ const ZONES_EXAMPLES: &str = "\
 Examples:
   bulkhead zones create team-a --memory 20GiB --share 50 --namespace research
   bulkhead zones set team-a --memory 10GiB
+  bulkhead zones set team-a --gpu 1 --memory 40GiB --priority 5
   bulkhead zones kill team-a
 
 `create` prints the path of the zone's socket, for BULKHEAD_SOCKET. Only root can use a zone without --uid and --gid by its \
@@ -38,6 +39,9 @@ pub(crate) enum ZonesAction {
         name: ZoneName,
         #[command(flatten)]
         settings: SettingArgs,
+        /// GPUs that the zone has, by the numbers of their device nodes (default: all)
+        #[arg(long, value_name = "N,...", value_delimiter = ',')]
+        gpus: Vec<u32>,
         /// Local user that may enter the zone; owner of its sockets
         #[arg(long)]
         uid: Option<u32>,
@@ -62,6 +66,29 @@ pub(crate) enum ZonesAction {
         /// Kill the clients, too
         #[arg(long, alias = "programs")]
         clients: bool,
+    },
+    /// Stop the work of a zone on the GPU, even in the middle of kernels
+    Freeze {
+        /// Name of the zone
+        name: ZoneName,
+    },
+    /// Resume the work of a frozen zone
+    Thaw {
+        /// Name of the zone
+        name: ZoneName,
+    },
+    /// Move the GPU memory of a zone's clients to host memory, until they continue
+    Suspend {
+        /// Name of the zone
+        name: ZoneName,
+        /// Keep them suspended until `resume`
+        #[arg(long)]
+        hold: bool,
+    },
+    /// Move the GPU memory of a suspended zone back to the GPU
+    Resume {
+        /// Name of the zone
+        name: ZoneName,
     },
     /// Remove a zone
     Remove {
@@ -121,16 +148,19 @@ pub(crate) enum GrantsAction {
 /// The settings of a zone that can change at any time.
 #[derive(Debug, Default, Args)]
 pub(crate) struct SettingArgs {
-    /// GPU memory of all clients together, such as 2GiB, or "unlimited"
+    /// GPU memory of all clients together on each GPU, such as 2GiB, or "unlimited"
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub memory: Option<Limit>,
+    /// Apply --memory, --share, --cap and --priority to this GPU only
+    #[arg(long, value_name = "N")]
+    pub gpu: Option<u32>,
     /// Pinned host memory of all clients together, or "unlimited"
     #[arg(long, value_name = "SIZE", value_parser = parse_limit)]
     pub pinned_memory: Option<Limit>,
-    /// Weight of the zone's GPU time relative to other zones
+    /// Weight of the zone's time on each GPU relative to other zones
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u32).range(1..=MAX_SHARE as i64))]
     pub share: Option<u32>,
-    /// Maximum share of GPU time in percent, or "unlimited"
+    /// Maximum share of each GPU's time in percent, or "unlimited"
     #[arg(long, value_name = "PERCENT", value_parser = parse_cap)]
     pub cap: Option<Limit>,
     /// Scheduling priority; zones with a higher one run first
@@ -142,10 +172,13 @@ pub(crate) struct SettingArgs {
     /// CPU time of all workers together in percent of one CPU, or "unlimited"
     #[arg(long, value_name = "PERCENT", value_parser = parse_host_cpu)]
     pub host_cpu: Option<Limit>,
-    /// Nodes of CUDA graphs and captures of each client, or "unlimited"
+    /// Maximum number of CUDA graph nodes per client, including captures, or "unlimited"
     #[arg(long, value_name = "N", value_parser = parse_graph_nodes)]
     pub graph_nodes: Option<Limit>,
-    /// Clients that the zone can have whatever other zones do
+    /// Host memory for the zone's suspended clients, or 0, or "unlimited" for the node's
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit_or_none)]
+    pub suspend_memory: Option<Limit>,
+    /// Number of clients guaranteed to the zone, whatever other zones do
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=SLOTS as i64))]
     pub workers: Option<u32>,
     /// Pod label in metrics
@@ -170,6 +203,10 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
         "unlimited" => Ok(Limit::Unlimited),
         _ => control::size::parse_amount(text).map(Limit::At).map_err(|error| error.to_string()),
     }
+}
+
+fn parse_limit_or_none(text: &str) -> Result<Limit, String> {
+    if text == "0" { Ok(Limit::At(0)) } else { parse_limit(text) }
 }
 
 fn parse_cap(text: &str) -> Result<Limit, String> {

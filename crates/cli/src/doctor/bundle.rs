@@ -15,6 +15,7 @@ use flate2::write::GzEncoder;
 
 use super::finding::Finding;
 use super::scene::Scene;
+use crate::exit::{Exit, Failure};
 use crate::{admin, helper};
 
 /// The end of a long file says what went wrong last.
@@ -27,10 +28,35 @@ const UNITS: [&str; 4] = ["bulkhead", "bulkhead-broker", "bulkhead-exporter", "b
 /// What goes into the archive: a name and its contents.
 type Part = (&'static str, Vec<u8>);
 
-/// Writes the bundle to a file that must not exist yet, readable for its owner alone.
-pub(crate) fn write(path: &Path, scene: &Scene, findings: &[Finding]) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    archive(file, &collect(scene, findings))
+/// A bundle in the making.
+pub(crate) struct Bundle {
+    path: PathBuf,
+    file: File,
+}
+
+impl Bundle {
+    /// In a file that must not exist yet, readable for its owner alone.
+    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|error| failure(path, &error))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Gives where it is.
+    pub(crate) fn write(self, scene: &Scene, findings: &[Finding]) -> Result<PathBuf, Failure> {
+        match archive(self.file, &collect(scene, findings)) {
+            Ok(()) => Ok(self.path),
+            Err(error) => {
+                // Half a bundle helps nobody.
+                let _ = std::fs::remove_file(&self.path);
+                Err(failure(&self.path, &error))
+            }
+        }
+    }
+}
+
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::system(Exit::Failure, &format!("cannot write the support bundle {}", path.display()), error)
 }
 
 fn archive(into: impl Write, parts: &[Part]) -> io::Result<()> {
@@ -54,9 +80,12 @@ fn collect(scene: &Scene, findings: &[Finding]) -> Vec<Part> {
         ("logs.txt", said("journalctl", &journal_arguments())),
         ("kernel.txt", kernel_log()),
     ];
-    for (name, file) in
-        [("zones.json", "zones.json"), ("grants.json", "grants.json"), ("quotas.json", "budgets.json")]
-    {
+    for (name, file) in [
+        ("zones.json", "zones.json"),
+        ("grants.json", "grants.json"),
+        ("quotas.json", "budgets.json"),
+        ("totals.json", "figures.json"),
+    ] {
         parts.push((name, tail(&state.join("books").join(file))));
     }
     match admin::connect(&scene.admin_socket).and_then(|client| admin::status(&client)) {
@@ -178,9 +207,9 @@ mod tests {
         std::fs::write(books.join("workers"), "a token of a worker").unwrap();
         let scene = Scene::fake(&directory, &[]);
         let path = directory.join("bundle.tar.gz");
-        write(&path, &scene, &[Finding::ok("driver", "all is well")]).unwrap();
+        Bundle::create(&path).unwrap().write(&scene, &[Finding::ok("driver", "all is well")]).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
-        assert!(write(&path, &scene, &[]).is_err(), "nothing is written over");
+        assert!(Bundle::create(&path).is_err(), "nothing is written over");
         let mut found = std::collections::BTreeMap::new();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&path).unwrap()));
         for entry in archive.entries().unwrap() {

@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use control::admin::{AdminClient, AdminError, Answer as AdminAnswer, Request, Status};
+use control::admin::{AdminClient, AdminError, Answer as AdminAnswer, PreemptionStatus, Request, Status};
+use control::driver_filter::DriverFilter;
 use control::grant::Grant;
 use control::size::Size;
 use cuda_abi::wire::view::ZoneView;
@@ -214,11 +215,16 @@ fn judge(status: &Status, grants: &[Grant], findings: &mut Vec<Finding>) {
             "run the proxy as a root service; `--jail require` refuses to start without them",
         ));
     }
+    if status.backend == "nvidia" {
+        driver_filter(&status.driver_filter, findings);
+    }
+    preemption(&status.preemption, &status.driver_filter, findings);
     for zone in &status.zones {
-        if zone.limits.memory.is_some_and(|limit| zone.used >= limit) {
+        for gpu in zone.gpus.iter().filter(|gpu| gpu.limits.memory.is_some_and(|limit| gpu.used >= limit)) {
+            let (name, used) = (zone.name.as_str(), Size(gpu.used));
             findings.push(Finding::warning(
                 "zone",
-                format!("zone {} has reached its memory limit ({})", zone.name.as_str(), Size(zone.used)),
+                format!("zone {name} has reached its memory limit on GPU {} ({used})", gpu.gpu),
                 "cuMemAlloc returns 2 (out of memory) in this zone",
                 "its clients use it, or have opened memory of other zones",
                 "end them, or raise the limit with `bulkhead zones set NAME --memory SIZE`",
@@ -226,6 +232,39 @@ fn judge(status: &Status, grants: &[Grant], findings: &mut Vec<Finding>) {
         }
     }
     sharing(status, grants, findings);
+}
+
+fn driver_filter(filter: &str, findings: &mut Vec<Finding>) {
+    findings.push(match filter.parse() {
+        Ok(DriverFilter::Supervise) => {
+            Finding::ok("driver filter", "supervise: calls of workers are made for them, by rules")
+        }
+        Ok(DriverFilter::Refuse) => {
+            Finding::ok("driver filter", "refuse: only requests of a driver library reach the driver")
+        }
+        _ => Finding::note("driver filter", "off: all requests of a compromised worker reach the kernel driver"),
+    });
+}
+
+fn preemption(preemption: &PreemptionStatus, filter: &str, findings: &mut Vec<Finding>) {
+    let reason = &preemption.reason;
+    if preemption.in_force {
+        findings.push(Finding::ok("preemption", format!("in force: {reason}")));
+        // What a worker tells of its channels is confirmed by the driver, but nobody else sees what it does not tell.
+        let text = match filter.parse() {
+            Ok(DriverFilter::Supervise) => "cooperative: a compromised worker can hide channels",
+            _ => "cooperative: a compromised worker can hide channels and set its own time slice",
+        };
+        findings.push(Finding::note("preemption", text));
+    } else {
+        findings.push(Finding::warning(
+            "preemption",
+            format!("not in force: {reason}"),
+            "a zone waits for a neighbour's kernel to end before its turn begins",
+            "this driver does not let a running kernel be stopped, or the self-test could not run",
+            "use a driver between 535 and 595; check the proxy's log",
+        ));
+    }
 }
 
 fn sharing(status: &Status, grants: &[Grant], findings: &mut Vec<Finding>) {
@@ -257,6 +296,29 @@ fn sharing(status: &Status, grants: &[Grant], findings: &mut Vec<Finding>) {
 mod tests {
     use super::*;
     use crate::doctor::finding::Level;
+
+    #[test]
+    fn preemption_that_is_not_in_force_has_a_reason() {
+        let mut findings = Vec::new();
+        let reason = "a stopped kernel runs on".to_owned();
+        preemption(&PreemptionStatus { in_force: false, reason, restarts: 0 }, "off", &mut findings);
+        assert_eq!(findings[0].level, Level::Warning);
+        assert!(findings[0].seen.contains("a stopped kernel runs on"), "{findings:?}");
+    }
+
+    #[test]
+    fn what_stands_before_the_driver_is_said() {
+        for (filter, level, slice) in
+            [("off", Level::Note, true), ("refuse", Level::Ok, true), ("supervise", Level::Ok, false)]
+        {
+            let mut findings = Vec::new();
+            driver_filter(filter, &mut findings);
+            preemption(&PreemptionStatus { in_force: true, ..PreemptionStatus::default() }, filter, &mut findings);
+            assert_eq!(findings[0].level, level, "{filter}");
+            assert!(findings[0].seen.starts_with(filter), "{findings:?}");
+            assert_eq!(findings[2].seen.contains("time slice"), slice, "{findings:?}");
+        }
+    }
 
     #[test]
     fn a_container_without_a_zone_is_told_so() {

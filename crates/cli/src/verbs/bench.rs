@@ -19,7 +19,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
             let mut far_side = Command::new("/proc/self/exe");
             far_side.args(["bench", "idm-peer"]);
             sandbox::jail::die_with_parent(&mut far_side);
+            let progress = crate::progress::Progress::of("measuring messages");
             let report = idm_bench::run(Options::new(far_side)).map_err(failure)?;
+            drop(progress);
             let text = if args.json { json(&report) } else { report.to_string() };
             super::man::print(format!("{text}\n").as_bytes())
         }

@@ -17,9 +17,9 @@ use crate::{admin, library};
 
 pub(crate) fn run(args: CdiArgs) -> Result<ExitCode, Failure> {
     match args.action {
-        CdiAction::Generate(args) => generate(args),
-        CdiAction::Validate { files, dirs } => validate(files, &dirs),
-        CdiAction::List { dirs } => list(&dirs),
+        CdiAction::Generate(args) => generate(*args),
+        CdiAction::Validate { files, dirs, json } => validate(files, &dirs, json),
+        CdiAction::List { dirs, json } => list(&dirs, json),
     }
 }
 
@@ -55,11 +55,11 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
 fn zones(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
     let libraries = args.library_dir.clone().map_or_else(library::find, Ok)?;
     let places = Places { libraries, state: args.state_dir.clone() };
-    let known = admin::status(&admin::connect(&args.state_dir.join("admin.sock"))?)?.zones;
+    let socket = args.socket.clone().unwrap_or_else(|| args.state_dir.join("admin.sock"));
+    let known = admin::status(&admin::connect(&socket)?)?.zones;
     let known: Vec<ZoneName> = known.into_iter().map(|zone| zone.name).collect();
     if let Some(unknown) = args.zones.iter().find(|zone| !known.contains(zone)) {
-        return Err(admin::unexpected(control::admin::Answer::UnknownZone { zones: known.clone() }))
-            .map_err(|failure: Failure| Failure::new(failure.exit, format!("{unknown}: {}", failure.line)));
+        return Err(admin::unknown_zone(unknown, &known));
     }
     let zones = if args.zones.is_empty() { &known } else { &args.zones };
     if zones.is_empty() {
@@ -131,7 +131,7 @@ fn paths(specs: &[(PathBuf, Spec)]) -> impl Iterator<Item = (&Path, &Spec)> {
     specs.iter().map(|(path, spec)| (path.as_path(), spec))
 }
 
-fn validate(files: Vec<PathBuf>, dirs: &SpecDirs) -> Result<ExitCode, Failure> {
+fn validate(files: Vec<PathBuf>, dirs: &SpecDirs, json: bool) -> Result<ExitCode, Failure> {
     let files = if files.is_empty() { find(dirs)? } else { files };
     let (specs, mut wrong) = read(files);
     let mut notes = Vec::new();
@@ -142,6 +142,12 @@ fn validate(files: Vec<PathBuf>, dirs: &SpecDirs) -> Result<ExitCode, Failure> {
     for (name, one, other) in validate::devices(paths(&specs)).conflicts {
         wrong.push(format!("{}: {name} is also defined in {}; runtimes refuse both", other.display(), one.display()));
     }
+    if json {
+        let files: Vec<String> = specs.iter().map(|(path, _)| path.display().to_string()).collect();
+        let document = serde_json::json!({ "files": files, "errors": wrong, "notes": notes });
+        let printed = super::status::print_json(&document)?;
+        return Ok(if wrong.is_empty() { printed } else { Exit::Config.into() });
+    }
     if !wrong.is_empty() {
         return Err(Failure::new(Exit::Config, wrong.join("\nbulkhead: ")));
     }
@@ -149,7 +155,7 @@ fn validate(files: Vec<PathBuf>, dirs: &SpecDirs) -> Result<ExitCode, Failure> {
     super::man::print((notes.join("\n") + "\n").as_bytes())
 }
 
-fn list(dirs: &SpecDirs) -> Result<ExitCode, Failure> {
+fn list(dirs: &SpecDirs, json: bool) -> Result<ExitCode, Failure> {
     let (specs, wrong) = read(find(dirs)?);
     wrong.iter().for_each(|what| eprintln!("bulkhead: {what}"));
     let devices = validate::devices(paths(&specs));
@@ -159,6 +165,11 @@ fn list(dirs: &SpecDirs) -> Result<ExitCode, Failure> {
             one.display(),
             other.display()
         );
+    }
+    if json {
+        let files = devices.names.iter().map(|(name, path)| (name, path.display().to_string()));
+        let list: Vec<_> = files.map(|(name, file)| serde_json::json!({ "name": name, "file": file })).collect();
+        return super::status::print_json(&list);
     }
     let lines: String = devices.names.keys().map(|name| format!("{name}\n")).collect();
     super::man::print(lines.as_bytes())

@@ -9,6 +9,9 @@ use crate::exit::{Exit, Failure};
 use crate::node;
 
 pub(crate) fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
+    if let Some(probe) = args.node.probe {
+        return node::probe(device_plugin::HEALTH, probe);
+    }
     let options = Options {
         config: args.node.config(),
         admin_socket: args.node.admin_socket(),

@@ -3,27 +3,33 @@
 use std::process::ExitCode;
 
 use crate::args::DoctorArgs;
+use crate::doctor::bundle::Bundle;
+use crate::doctor::examine;
 use crate::doctor::finding::{self, Level};
 use crate::doctor::scene::Scene;
-use crate::doctor::{bundle, examine};
 use crate::exit::{Exit, Failure};
+use crate::progress::Progress;
 use crate::verbs;
 
 pub(crate) fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
     if let Some(program) = args.program.as_ref().filter(|program| !program.is_file()) {
         return Err(Failure::new(Exit::NotFound, format!("program not found: {}", program.display())));
     }
+    // Who named a file that cannot be written is told before the examination, not after.
+    let bundle = args.bundle.as_deref().map(Bundle::create).transpose()?;
     let scene = Scene::of_this_machine(args.admin.socket, args.program);
+    let progress = Progress::of("examining this machine; the self-test runs a CUDA program");
     let findings = examine(&scene, &args.backend, !args.no_self_test);
+    drop(progress);
     if args.admin.json {
         verbs::status::print_json(&findings)?;
     } else {
         verbs::man::print(finding::text(&findings).as_bytes())?;
     }
-    if let Some(path) = &args.bundle {
-        bundle::write(path, &scene, &findings).map_err(|error| {
-            Failure::system(Exit::Failure, &format!("cannot write the support bundle {}", path.display()), &error)
-        })?;
+    if let Some(bundle) = bundle {
+        let progress = Progress::of("collecting logs and state");
+        let path = bundle.write(&scene, &findings)?;
+        drop(progress);
         eprintln!("bulkhead: wrote {}; check that nothing in it is confidential before you share it", path.display());
     }
     let wrong = findings.iter().any(|finding| finding.level == Level::Error);

@@ -10,6 +10,9 @@ use crate::exit::{Exit, Failure};
 use crate::node;
 
 pub(crate) fn run(args: DraArgs) -> Result<ExitCode, Failure> {
+    if let Some(probe) = args.node.probe {
+        return node::probe(dra::HEALTH, probe);
+    }
     let from_environment = || std::env::var(env_vars::NODE_NAME).ok().filter(|name| !name.is_empty());
     let Some(node_name) = args.node_name.or_else(from_environment) else {
         let line = format!("the node's name is unknown: use --node-name, or set {}", env_vars::NODE_NAME);

@@ -23,14 +23,22 @@ pub(crate) fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
         }
         GrantsAction::Revoke { from, to } => Request::Revoke { from, to },
     };
-    match admin::ask(&admin::connect(&args.admin.socket)?, &request)? {
+    let client = admin::connect(&args.admin.socket)?;
+    match admin::ask(&client, &request)? {
         Answer::Grants { grants } if json => super::status::print_json(&grants),
         Answer::Grants { grants } => super::man::print(table(&grants).as_bytes()),
         Answer::Revoked { workers } if json => super::status::print_json(&serde_json::json!({ "ended": workers })),
         Answer::Revoked { workers } => {
             super::man::print(format!("revoked; ended {}\n", counted(workers as u64, "worker")).as_bytes())
         }
-        other => Err(admin::unexpected(other)),
+        other => {
+            let about = match &request {
+                Request::Allow { grant } => vec![&grant.from, &grant.to],
+                Request::Revoke { from, to } => vec![from, to],
+                _ => Vec::new(),
+            };
+            Err(admin::unexpected_about(other, &client, &about))
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use guest::tenant;
 
 use crate::exit::{Exit, Failure};
 use crate::library;
+use crate::progress::Progress;
 use crate::xen_args::{ImageAction, ImageArgs, ImageBuildArgs, ImageRootArgs};
 
 const INIT: &str = "bulkhead-init";
@@ -43,15 +44,19 @@ fn build(args: ImageBuildArgs) -> Result<ExitCode, Failure> {
         libraries: ["libcuda.so.1", "libnvidia-ml.so.1"].map(|name| libraries.join(name)).into(),
         plain: args.plain,
     };
+    let progress = Progress::of("building the image; packages that are not in the cache are fetched");
     let image = image::build(&parts).map_err(|error| failure(&error))?;
     image.write(&args.output).map_err(|error| failure(&error))?;
+    drop(progress);
     super::man::print(summary(&image, &args.output).as_bytes())
 }
 
 fn root(args: &ImageRootArgs) -> Result<ExitCode, Failure> {
+    let progress = Progress::of("packing the root file system");
     let archive = tenant::archive(&args.source, args.plain).map_err(|error| failure(&error))?;
     let what = || format!("cannot write {}", args.output.display());
     std::fs::write(&args.output, &archive).map_err(|error| Failure::system(Exit::Failure, &what(), &error))?;
+    drop(progress);
     super::man::print(
         format!("{}: {}\n", args.output.display(), control::size::Size(archive.len() as u64)).as_bytes(),
     )

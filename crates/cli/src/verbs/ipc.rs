@@ -13,16 +13,17 @@ use control::size::Size;
 
 use crate::args::{IpcAction, IpcArgs, PublishArgs, QualifiedName};
 use crate::exit::{Exit, Failure};
+use crate::progress::Progress;
 use crate::text::counted;
-use crate::verbs;
+use crate::{program, verbs};
 
 pub(crate) fn run(args: IpcArgs) -> Result<ExitCode, Failure> {
     let socket = args.zone_socket.unwrap_or_else(env_vars::meeting_socket);
     match args.action {
-        IpcAction::Publish(publish_args) => publish(&socket, publish_args),
+        IpcAction::Publish(publish_args) => publish(&socket, publish_args, args.json),
         IpcAction::Wait { name, timeout, command } => wait(&socket, &name, deadline(timeout), &command, args.json),
         IpcAction::List => list(&socket, args.json),
-        IpcAction::Done { name } => done(&socket, &name),
+        IpcAction::Done { name } => done(&socket, &name, args.json),
         IpcAction::Serve { path } => serve(&path),
     }
 }
@@ -42,6 +43,21 @@ fn failed(error: RendezvousError) -> Failure {
     Failure::new(exit, format!("{error}{why}"))
 }
 
+/// The failure of a first message, which names the socket if nobody answers there.
+fn failed_at(socket: &Path, error: RendezvousError) -> Failure {
+    let unreachable = matches!(error, RendezvousError::Connection(_));
+    let failure = failed(error);
+    match unreachable {
+        true => Failure::new(failure.exit, format!("no proxy answers at {}: {}", socket.display(), failure.line)),
+        false => failure,
+    }
+}
+
+/// Connects to the zone's socket.
+fn connect(socket: &Path) -> Result<RendezvousClient, Failure> {
+    RendezvousClient::connect(socket).map_err(|error| failed_at(socket, error))
+}
+
 /// Bytes of a handle, from hexadecimal digits.
 fn handle(text: &str) -> Result<[u8; HANDLE], Failure> {
     let mut bytes = [0; HANDLE];
@@ -50,7 +66,7 @@ fn handle(text: &str) -> Result<[u8; HANDLE], Failure> {
     Ok(bytes)
 }
 
-fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
+fn publish(socket: &Path, args: PublishArgs, json: bool) -> Result<ExitCode, Failure> {
     let mut offer = RendezvousMessage::new(kind::PUBLISH).named(&args.name);
     if let Some(text) = &args.handle {
         let text = if text == "-" { from_input()? } else { text.clone() };
@@ -65,10 +81,13 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
     offer.set_note(args.note.as_bytes());
     (offer.bytes, offer.offset) = (args.bytes.unwrap_or(0), args.offset);
     let until = deadline(args.timeout);
-    let client = RendezvousClient::publish(socket, &offer).map_err(failed)?;
+    let client = RendezvousClient::publish(socket, &offer).map_err(|error| failed_at(socket, error))?;
     let (mut left, mut lost) = (args.consumers, 0u64);
     while left > 0 {
-        let Some(event) = client.hear(until).map_err(failed)? else {
+        let progress = Progress::of("waiting for consumers");
+        let heard = client.hear(until);
+        drop(progress);
+        let Some(event) = heard.map_err(failed)? else {
             return Err(Failure::new(Exit::TimedOut, format!("timed out waiting for {}", counted(left, "consumer"))));
         };
         let zone = event.zone().ok().flatten().map_or_else(String::new, |zone| zone.to_string());
@@ -83,7 +102,12 @@ fn publish(socket: &Path, args: PublishArgs) -> Result<ExitCode, Failure> {
             left -= 1;
             lost += u64::from(event.kind == kind::LOST);
         }
-        verbs::man::print(format!("consumer {} in zone {zone} {word}\n", event.number).as_bytes())?;
+        let line = match json {
+            // One object per line: each is printed when it happens.
+            true => serde_json::json!({ "consumer": event.number, "zone": zone, "event": word }).to_string(),
+            false => format!("consumer {} in zone {zone} {word}", event.number),
+        };
+        verbs::man::print(format!("{line}\n").as_bytes())?;
     }
     client.say(&RendezvousMessage::new(kind::DONE)).map_err(failed)?;
     match lost {
@@ -117,23 +141,27 @@ fn wait(
 ) -> Result<ExitCode, Failure> {
     let mut message = request(kind::WAIT, name);
     message.code = if command.is_empty() { DETACH } else { 0 };
-    let (client, found) = RendezvousClient::wait(socket, &message, until).map_err(failed)?;
-    let Some((program, arguments)) = command.split_first() else {
+    // Before anybody waits for what cannot be run.
+    let program = command.first().map(|name| program::find(name)).transpose()?;
+    let progress = Progress::of("waiting until the name is published");
+    let waited = RendezvousClient::wait(socket, &message, until);
+    drop(progress);
+    let (client, found) = waited.map_err(|error| failed_at(socket, error))?;
+    let (Some(program), Some((name, arguments))) = (program, command.split_first()) else {
         return print_offer(&found, json);
     };
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program);
+    std::os::unix::process::CommandExt::arg0(&mut command, name);
     command.args(arguments);
     for (name, value) in variables(&found) {
         command.env(name, value);
     }
-    let status = command.status().map_err(|error| {
-        Failure::new(Exit::NotFound, format!("cannot run {}: {error}", program.to_string_lossy()))
-    })?;
+    let status = command.status().map_err(|error| program::not_started(&program, &error))?;
     if status.success() {
         // The publisher may be gone.
         let _ = client.say(&RendezvousMessage::new(kind::DONE));
     }
-    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1) & 0xff).unwrap_or(1)))
+    Ok(program::exit_code(status))
 }
 
 fn zone_of(message: &RendezvousMessage) -> String {
@@ -205,7 +233,7 @@ fn list(socket: &Path, json: bool) -> Result<ExitCode, Failure> {
 
 /// Appends the next page of entries; returns how many there are in total.
 fn list_page(socket: &Path, entries: &mut Vec<RendezvousMessage>) -> Result<usize, Failure> {
-    let client = RendezvousClient::connect(socket).map_err(failed)?;
+    let client = connect(socket)?;
     let mut request = RendezvousMessage::new(kind::LIST);
     request.number = entries.len() as u64;
     client.say(&request).map_err(failed)?;
@@ -219,10 +247,13 @@ fn list_page(socket: &Path, entries: &mut Vec<RendezvousMessage>) -> Result<usiz
     }
 }
 
-fn done(socket: &Path, name: &QualifiedName) -> Result<ExitCode, Failure> {
-    let client = RendezvousClient::connect(socket).map_err(failed)?;
+fn done(socket: &Path, name: &QualifiedName, json: bool) -> Result<ExitCode, Failure> {
+    let client = connect(socket)?;
     client.say(&request(kind::FINISH, name)).map_err(failed)?;
     match client.hear(Some(Instant::now() + Duration::from_secs(10))).map_err(failed)? {
+        Some(answer) if answer.kind == kind::END && json => {
+            verbs::status::print_json(&serde_json::json!({ "done": name.name }))
+        }
         Some(answer) if answer.kind == kind::END => Ok(ExitCode::SUCCESS),
         Some(answer) if answer.kind == kind::REFUSED => {
             Err(Failure::new(Exit::ZoneRefused, rendezvous::explain(answer.code)))

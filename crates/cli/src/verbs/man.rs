@@ -48,7 +48,7 @@ fn collect(page: &str, typed: &str, verb: &clap::Command, pages: &mut Vec<(Strin
     clap_mangen::Man::new(shown.disable_help_subcommand(true)).title(&page).render(&mut text)?;
     statuses(&mut text)?;
     writeln!(text, ".SH SEE ALSO\n.BR bulkhead (1)")?;
-    pages.push((page.clone(), text));
+    pages.push((page.clone(), with_notes(text)));
     let below = verb.get_subcommands().filter(|below| !below.is_hide_set());
     below.into_iter().try_for_each(|below| collect(&page, &typed, below, pages))
 }
@@ -66,7 +66,12 @@ fn page() -> io::Result<Vec<u8>> {
         writeln!(text, ".TP\n.B {name}\n{meaning}")?;
     }
     statuses(&mut text)?;
-    Ok(text)
+    Ok(with_notes(text))
+}
+
+/// Manuals have no section EXTRA, which is what the generator calls what follows the options.
+fn with_notes(text: Vec<u8>) -> Vec<u8> {
+    String::from_utf8_lossy(&text).replace("\n.SH EXTRA\n", "\n.SH NOTES\n").into_bytes()
 }
 
 fn statuses(text: &mut Vec<u8>) -> io::Result<()> {
@@ -83,7 +88,10 @@ fn section(text: &mut Vec<u8>, before: &str, verb: &clap::Command) -> io::Result
     man.render_description_section(text)?;
     man.render_synopsis_section(text)?;
     man.render_options_section(text)?;
-    man.render_extra_section(text)?;
+    // It writes the heading where there is nothing below it, too.
+    if verb.get_after_help().is_some() {
+        man.render_extra_section(text)?;
+    }
     verb.get_subcommands().filter(|below| !below.is_hide_set()).try_for_each(|below| section(text, &name, below))
 }
 
@@ -114,15 +122,19 @@ mod tests {
             assert!(text.contains(word), "{word}");
         }
         assert!(!text.contains("BULKHEAD WORKER"));
+        assert!(!text.contains(".SH NOTES\n.SH "), "no section is empty");
     }
 
     #[test]
     fn every_command_has_a_page_of_its_own() {
         let pages = super::pages().unwrap();
+        let run = pages.iter().find(|(name, _)| name == "bulkhead-run").unwrap();
+        assert!(String::from_utf8_lossy(&run.1).contains("\n.SH NOTES\nExamples:"));
         for name in ["bulkhead", "bulkhead-run", "bulkhead-zones", "bulkhead-zones-set", "bulkhead-ipc-wait"] {
             let (_, text) = pages.iter().find(|(known, _)| known == name).unwrap();
             let text = String::from_utf8_lossy(text);
             assert!(text.contains(".SH SYNOPSIS") && text.contains(".SH EXIT STATUS"), "{name}");
+            assert!(!text.contains("EXTRA"), "{name}");
         }
         assert!(pages.iter().all(|(name, _)| name != "bulkhead-worker"));
     }

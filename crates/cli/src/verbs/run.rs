@@ -1,38 +1,37 @@
 //! `bulkhead run`: runs a program in a zone.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use control::admin::{AdminClient, Answer, Request};
 use control::backend::{Backend, Choice, Options};
-use control::size::Size;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::admin;
 use crate::args::RunArgs;
 use crate::exit::{Exit, Failure};
-use crate::library;
 use crate::private_proxy::PrivateProxy;
+use crate::program;
 use crate::signals::Signals;
+use crate::{admin, library};
 
 /// How often to try to reconnect to a proxy that is gone.
 const RETRY: Duration = Duration::from_millis(200);
 /// How long it may be gone before the user is told what the program waits for.
 const SAY_AFTER: Duration = Duration::from_secs(2);
 
+/// Has CuPy keep what it compiles as PTX, without which the software GPU cannot run it.
+const CUPY_PTX: &str = "CUPY_COMPILE_WITH_PTX";
+
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     crate::logging::start(LevelFilter::WARN, None);
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot run", &error);
     // Check the arguments before anything is started.
-    let program = find_program(&args.command[0], std::env::var_os("PATH").as_deref())?;
+    let program = program::find(&args.command[0])?;
     let dir = library::find()?;
     let signals = Signals::catch().map_err(failure)?;
     say_if_on_the_cpu(&args);
@@ -43,11 +42,14 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
     library::put_in_front(&mut command, &dir, &socket);
+    if side.is_soft() && std::env::var_os(CUPY_PTX).is_none() {
+        command.env(CUPY_PTX, "1");
+    }
     sandbox::jail::die_with_parent(&mut command);
-    let child = command.spawn().map_err(|error| not_executable(&program, &error))?;
+    let child = command.spawn().map_err(|error| program::not_started(&program, &error))?;
     let status = supervise(child, signals, &mut side).map_err(failure)?;
     drop(side);
-    Ok(ExitCode::from(exit_code(status)))
+    Ok(program::exit_code(status))
 }
 
 /// Nobody is to wonder why a program is slow: without a GPU, and unless it was asked for, the software GPU is said to be
@@ -59,11 +61,6 @@ fn say_if_on_the_cpu(args: &RunArgs) {
             eprintln!("bulkhead: {why}; computing on the CPU (--backend soft does so without this line)");
         }
     }
-}
-
-fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    u8::try_from(code & 0xff).unwrap_or(u8::MAX)
 }
 
 /// The proxy that has the program's zone.
@@ -108,38 +105,33 @@ impl<'a> ProxySide<'a> {
         self.admin = Some(client);
         match answer {
             Answer::Zone { socket, .. } => Ok(socket),
-            Answer::UnknownZone { zones } => Err(admin::unknown_zone(Some(&self.args.zone), &zones)),
+            Answer::UnknownZone { zones } => Err(admin::unknown_zone(&self.args.zone, &zones)),
             other => Err(admin::unexpected(other)),
         }
     }
 
-    /// What to ask the proxy for. Limits of a zone that others use are not changed unless that was asked for.
+    /// Whether the zone's GPU is computed on the CPU.
+    fn is_soft(&self) -> bool {
+        match &self.admin {
+            Some(client) if self.private.is_none() => {
+                matches!(admin::ask(client, &Request::Status), Ok(Answer::Status(status)) if status.backend == "soft")
+            }
+            _ => matches!(Backend::choose(&self.args.backend.options()), Ok(Backend::Soft { .. })),
+        }
+    }
+
+    /// What to ask the proxy for.
     fn request(&self, client: &AdminClient) -> Result<Request, Failure> {
-        let (name, wanted) = (self.args.zone.clone(), &self.args.limits);
-        let ensure = |limits| Request::EnsureZone { name: name.clone(), limits, lease: true };
+        let (name, wanted) = (&self.args.zone, &self.args.limits);
         if self.private.is_some() {
-            return Ok(ensure(wanted.limits()));
+            return Ok(Request::EnsureZone { name: name.clone(), limits: wanted.limits(), lease: true });
         }
-        if !wanted.given() {
-            return Ok(Request::FindZone { name });
+        // Who comes back to a proxy that was restarted takes the zone as it is, if it is there.
+        let back = self.absence.is_some() && wanted.given();
+        if back && let Answer::Zone { limits, .. } = admin::ask(client, &Request::FindZone { name: name.clone() })? {
+            return Ok(Request::EnsureZone { name: name.clone(), limits, lease: true });
         }
-        let Answer::Zone { limits, .. } = admin::ask(client, &Request::FindZone { name: name.clone() })? else {
-            return Ok(ensure(wanted.limits()));
-        };
-        // Who comes back to a proxy that was restarted takes the zone as it is.
-        if wanted.agree_with(&limits) || self.absence.is_some() {
-            return Ok(ensure(limits));
-        }
-        if self.args.update {
-            return Ok(Request::ChangeZone { name, change: wanted.change() });
-        }
-        let memory = limits.memory.map_or("unlimited memory".to_owned(), |memory| Size(memory).to_string());
-        let line = format!(
-            "zone {:?} exists with {memory} and share {}; omit the limits, or change them with --update",
-            name.as_str(),
-            limits.share
-        );
-        Err(Failure::new(Exit::ZoneRefused, line))
+        admin::zone_request(client, name, wanted, self.args.update)
     }
 
     /// The connection that hangs up when the proxy goes; none while it is gone.
@@ -224,51 +216,5 @@ fn supervise(mut child: Child, mut signals: Signals, side: &mut ProxySide<'_>) -
         if ready.get(2).copied().unwrap_or(true) {
             side.recover();
         }
-    }
-}
-
-/// Finds the program as a shell would.
-fn find_program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
-    let not_found = || Failure::new(Exit::NotFound, format!("program not found: {}", name.display()));
-    let candidates: Vec<PathBuf> = if name.as_encoded_bytes().contains(&b'/') {
-        vec![PathBuf::from(name)]
-    } else if name.is_empty() {
-        Vec::new()
-    } else {
-        std::env::split_paths(path.unwrap_or(OsStr::new("/usr/bin:/bin"))).map(|dir| dir.join(name)).collect()
-    };
-    let mut seen = None;
-    for candidate in candidates {
-        match std::fs::metadata(&candidate) {
-            Ok(meta) if meta.is_file() && meta.permissions().mode() & 0o111 != 0 => return Ok(candidate),
-            Ok(_) => seen = Some(candidate),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => seen = Some(candidate),
-            Err(_) => {}
-        }
-    }
-    match seen {
-        Some(path) => Err(Failure::new(Exit::NotExecutable, format!("not executable: {}", path.display()))),
-        None => Err(not_found()),
-    }
-}
-
-fn not_executable(program: &Path, error: &io::Error) -> Failure {
-    let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::NotExecutable };
-    Failure::new(exit, format!("cannot execute {}: {error}", program.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_are_found_as_by_a_shell() {
-        assert!(find_program(OsStr::new("sh"), Some(OsStr::new("/nowhere:/bin"))).is_ok());
-        let exit = |name: &str| find_program(OsStr::new(name), Some(OsStr::new("/bin"))).unwrap_err().exit;
-        assert_eq!(exit("no-such-program"), Exit::NotFound);
-        assert_eq!(exit("./no-such-program"), Exit::NotFound);
-        assert_eq!(exit(""), Exit::NotFound);
-        assert_eq!(exit("/etc/passwd"), Exit::NotExecutable);
-        assert_eq!(exit("/"), Exit::NotExecutable);
     }
 }

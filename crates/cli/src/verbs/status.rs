@@ -35,17 +35,24 @@ fn table(status: &Status) -> String {
         "ZONE", "USED", "LIMIT", "SHARE", "CLIENTS", "SERVED"
     );
     for zone in &status.zones {
-        let limit = zone.limits.memory.map_or("-".to_owned(), |limit| Size(limit).to_string());
+        let limits = zone.limits_on_line();
+        let limit = limits.memory.map_or("-".to_owned(), |limit| Size(limit).to_string());
         let _ = writeln!(
             text,
             "{:<20} {:>10} {:>10} {:>6} {:>8} {:>8}",
             zone.name.as_str(),
             Size(zone.used).to_string(),
             limit,
-            zone.limits.share,
+            limits.share,
             zone.clients,
             zone.clients_served
         );
+        for gpu in zone.gpus.iter().filter(|_| zone.gpus.len() > 1) {
+            let limit = gpu.limits.memory.map_or("-".to_owned(), |limit| Size(limit).to_string());
+            let name = format!("  GPU {}", gpu.gpu);
+            let used = Size(gpu.used).to_string();
+            let _ = writeln!(text, "{name:<20} {used:>10} {limit:>10} {:>6}", gpu.limits.share);
+        }
     }
     text
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use control::WorkerStats;
-use control::admin::Status;
+use control::admin::{Status, SuspendState, ZoneStatus};
 use control::size::Size;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -172,39 +172,63 @@ fn table(now: &Sample, before: &Sample) -> String {
         "ZONE / CLIENT", "MEMORY", "LIMIT", "CALLS/s", "LAUNCHES/s", "COPIED/s", "QUEUE", "DENIED", "FAULTS"
     );
     let workers_before = before.workers();
-    let mut line = |name: &str, memory: u64, limit: Option<u64>, stats: &WorkerStats, rates: &Rates, denied: u64| {
-        let gpu = match rates.gpu {
+    let memory_of = |name: &str, part: Option<f64>, memory: u64, limit: Option<u64>| {
+        let gpu = match part {
             _ if !measured => String::new(),
             Some(part) => format!("{:>5.1}% ", part * 100.0),
             None => format!("{:>6} ", "-"),
         };
         let limit = limit.map_or("-".to_owned(), |limit| Size(limit).to_string());
-        let _ = writeln!(
-            text,
-            "{name:<24} {gpu}{:>10} {limit:>10} {:>9.0} {:>10.0} {:>11} {:>5} {:>7} {:>6}",
-            Size(memory).to_string(),
+        format!("{name:<24} {gpu}{:>10} {limit:>10}", Size(memory).to_string())
+    };
+    let line = |memory: String, stats: &WorkerStats, rates: &Rates, denied: u64| {
+        format!(
+            "{memory} {:>9.0} {:>10.0} {:>11} {:>5} {:>7} {:>6}\n",
             rates.calls,
             rates.launches,
             Size(rates.copied as u64).to_string(),
             stats.in_progress,
             denied,
             stats.faulted()
-        );
+        )
     };
     for zone in &status.zones {
         let rates = Rates::new(&zone.stats, before.zone(zone.name.as_str()), seconds);
         let by_broker = [zone.charges_refused, zone.pins_refused, zone.clients_refused, zone.overdrafts];
         let denied = by_broker.into_iter().fold(zone.stats.denied(), u64::saturating_add);
-        line(zone.name.as_str(), zone.used, zone.limits.memory, &zone.stats, &rates, denied);
+        let memory = memory_of(&zone_title(zone), rates.gpu, zone.used, zone.limits_on_line().memory);
+        text += &line(memory, &zone.stats, &rates, denied);
+        for gpu in zone.gpus.iter().filter(|_| zone.gpus.len() > 1) {
+            let part = gpu.busy.map(|busy| f64::from(busy) / 100.0);
+            text += &memory_of(&format!("  GPU {}", gpu.gpu), part, gpu.used, gpu.limits.memory);
+            text.push('\n');
+        }
         for worker in &zone.workers {
             let rates = Rates::new(&worker.stats, workers_before.get(&worker.pid).copied(), seconds);
-            // An idle client whose memory was moved to the host.
-            let away = if worker.suspended { "[host] " } else { "" };
+            let away = where_memory_is(worker.suspend.state);
             let name = format!("  {} {away}{}", worker.client_pid, command_name(worker.client_pid));
-            line(&fit(&name, 24), worker.charged, None, &worker.stats, &rates, worker.stats.denied());
+            let memory = memory_of(&fit(&name, 24), rates.gpu, worker.charged, None);
+            text += &line(memory, &worker.stats, &rates, worker.stats.denied());
         }
     }
     text
+}
+
+/// Of a client whose memory is not on the GPU.
+fn where_memory_is(state: SuspendState) -> &'static str {
+    match state {
+        SuspendState::Running => "",
+        SuspendState::Suspending => "[to host] ",
+        SuspendState::Suspended => "[host] ",
+        SuspendState::Resuming => "[to GPU] ",
+        SuspendState::Waiting => "[waits] ",
+    }
+}
+
+/// Its name, and whether its work stands still: frozen by an operator, or until its next turn.
+fn zone_title(zone: &ZoneStatus) -> String {
+    let (frozen, stopped) = (zone.frozen.then_some(" [frozen]"), zone.stopped.then_some(" [preempted]"));
+    format!("{}{}", zone.name.as_str(), frozen.or(stopped).unwrap_or_default())
 }
 
 /// The client's command name, as far as this process can see it. A tenant chooses it, so only printable characters are

@@ -1,12 +1,13 @@
 //! `bulkhead worker`: serves one client. The broker starts it, with the control socket as standard input.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use control::BrokerLink;
 use control::backend::Backend;
+use control::{BrokerLink, env_vars};
+use sandbox::driver::{Branch, Seal};
 use sandbox::jail::{self, Missing, Part, Policy};
 use tracing_subscriber::filter::LevelFilter;
 use worker::{Prepared, WorkerError};
@@ -22,19 +23,23 @@ pub(crate) fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let control = take_control_socket()
         .map_err(|error| Failure::system(Exit::Usage, "internal command: only the proxy starts it", &error))?;
     let backend = backend(&args)?;
+    let bus_ids = backend.bus_ids();
     let cache = args.soft_cache.as_deref().and_then(soft_cache::open);
-    let (missing, rejoin) = enter_jail(&args, &backend, &control, cache.as_ref())?;
+    let record = start_record()?;
+    let keep = cache.as_ref().map(AsRawFd::as_raw_fd).into_iter().chain(record).collect();
+    let Jailed { missing, rejoin, seal } = enter_jail(&args, &backend, &control, keep)?;
     if let Some(cache) = cache {
         softgpu::cache::keep_in(cache);
     }
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
-    let mut prepared = Prepared::load(&backend).map_err(failed)?;
+    let mut prepared = Prepared::load(&backend, bus_ids).map_err(failed)?;
     if args.refuse_hmm {
         prepared = prepared.refusing_hmm();
     }
     if args.inventory {
         return report_inventory(&prepared, &backend, &control, args.jail == JailArg::Require && !missing.is_empty());
     }
+    prepared = prepared.sealed_by(seal.map(|seal| -> worker::Seal { Box::new(|| seal.close()) }));
     let link = BrokerLink::with_rejoin(control, rejoin, args.names_descriptors);
     if link.report_ready(missing.bits(), prepared.driver_version()).is_err() {
         // The broker is gone, and nobody waits for this worker.
@@ -67,15 +72,31 @@ fn report_inventory(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Enters the jail. Returns which parts are missing, and where the next broker's socket is now.
-fn enter_jail(
-    args: &WorkerArgs,
-    backend: &Backend,
-    control: &OwnedFd,
-    cache: Option<&std::fs::File>,
-) -> Result<(Missing, Option<PathBuf>), Failure> {
+/// What came of the jail.
+struct Jailed {
+    /// Which parts are not there.
+    missing: Missing,
+    /// Where the next broker's socket is now.
+    rejoin: Option<PathBuf>,
+    /// Puts the worker under supervision.
+    seal: Option<Seal>,
+}
+
+/// Begins the record of driver calls, if one is wanted. The descriptor stays open in the jail.
+fn start_record() -> Result<Option<RawFd>, Failure> {
+    let Some(directory) = std::env::var_os(env_vars::DRIVER_CALLS).filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let failed = |error: &io::Error| {
+        Failure::system(Exit::Failure, &format!("cannot record driver calls in {}", directory.display()), error)
+    };
+    backend::calls::start(Path::new(&directory)).map(Some).map_err(|error| failed(&error))
+}
+
+/// Enters the jail.
+fn enter_jail(args: &WorkerArgs, backend: &Backend, control: &OwnedFd, keep: Vec<RawFd>) -> Result<Jailed, Failure> {
     if args.jail == JailArg::Off {
-        return Ok((Missing::all(), args.rejoin.clone()));
+        return Ok(Jailed { missing: Missing::all(), rejoin: args.rejoin.clone(), seal: None });
     }
     // Where there is no root of its own, the user that it becomes could not come to the directory by its path.
     let outside = args.rejoin.as_deref().and_then(Path::parent).and_then(|path| open_directory(path).ok());
@@ -84,15 +105,14 @@ fn enter_jail(
         root: args.jail_root.clone(),
         uid: args.jail_uid,
         rejoin: args.rejoin.as_deref().and_then(Path::parent).map(Path::to_owned),
-        keep: [control.as_raw_fd()]
-            .into_iter()
-            .chain(cache.map(AsRawFd::as_raw_fd))
-            .chain(outside.as_ref().map(AsRawFd::as_raw_fd))
-            .collect(),
+        keep: [control.as_raw_fd()].into_iter().chain(keep).chain(outside.as_ref().map(AsRawFd::as_raw_fd)).collect(),
         without_pid_namespace: args.without_pid_namespace,
         names_descriptors: args.names_descriptors,
+        driver_filter: args.driver_filter,
+        branch: Branch::running(),
     };
-    let report = jail::enter(&mut jail::Linux::default(), &jail::plan(&request))
+    let mut kernel = jail::Linux::default();
+    let report = jail::enter(&mut kernel, &jail::plan(&request))
         .map_err(|error| Failure::new(Exit::NoJail, error.to_string()))?;
     for (part, reason) in &report.reasons {
         tracing::info!(part = part.name(), reason, "part of the jail is missing");
@@ -109,7 +129,8 @@ fn enter_jail(
         (false, _) => args.rejoin.as_ref().and_then(moved),
     };
     let missing = if args.without_pid_namespace { report.missing.with(Part::PidNamespace) } else { report.missing };
-    Ok((missing, rejoin))
+    let seal = kernel.take_seal().filter(|_| !missing.contains(Part::DriverFilter));
+    Ok(Jailed { missing, rejoin, seal })
 }
 
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {

@@ -232,14 +232,41 @@ fn a_class_gives_its_priority_to_its_own_requests_only() {
         let opaque = json!({ "driver": "gpu.bulkhead.dev", "parameters": { "priority": 3 } });
         json!({ "source": "FromClass", "requests": [request], "opaque": opaque })
     };
-    let both = || vec![of("batch", "gpu-0"), of("urgent", "gpu-1")];
+    let both = || vec![of("batch", "gpu-0"), of("urgent", "gpu-0")];
     lab.cluster.allocate_claim_as("n", "c", UID, both(), json!([class("urgent")]));
     let error = lab.prepare("c", UID).error;
-    assert!(error.contains("requests batch and urgent have different priorities (0 and 3)"), "{error}");
+    assert!(error.contains("given parts of gpu-0 and have different priorities (0 and 3)"), "{error}");
     assert!(lab.node.zones().is_empty() && lab.node.cdi().is_empty());
     lab.cluster.allocate_claim_as("n", "c", UID, both(), json!([class("urgent"), class("batch")]));
     assert_eq!(lab.prepare("c", UID).error, "");
     assert_eq!(lab.node.zone(ZONE).unwrap()["limits"]["priority"], 3);
+    assert_eq!(lab.unprepare("c", UID).error, "");
+    // On different GPUs each has its own.
+    let apart = vec![of("batch", "gpu-0"), of("urgent", "gpu-1")];
+    lab.cluster.allocate_claim_as("n", "c", UID, apart, json!([class("urgent")]));
+    assert_eq!(lab.prepare("c", UID).error, "");
+    let zone = lab.node.zone(ZONE).unwrap();
+    let priority = |gpu: usize| zone["gpus"][gpu]["limits"]["priority"].clone();
+    assert_eq!((priority(0), priority(1)), (0.into(), 3.into()));
+}
+
+/// 1Gi of one GPU and 2Gi of another are never 3Gi of one.
+#[test]
+fn a_claim_over_two_gpus_has_its_part_of_each() {
+    let lab = Lab::start();
+    let _driver = lab.driver();
+    let parts = vec![
+        result("small", "gpu-0", UID, ("1Gi", "25")),
+        result("large", "gpu-1", UID, ("2Gi", "50")),
+        result("more", "gpu-1", UID, ("1Gi", "10")),
+    ];
+    lab.cluster.allocate_claim_as("n", "c", UID, parts, json!([]));
+    assert_eq!(lab.prepare("c", UID).error, "");
+    let zone = lab.node.zone(ZONE).unwrap();
+    let on =
+        |gpu: usize| (zone["gpus"][gpu]["limits"]["memory"].clone(), zone["gpus"][gpu]["limits"]["share"].clone());
+    assert_eq!(on(0), ((1u64 << 30).into(), 25.into()));
+    assert_eq!(on(1), ((3u64 << 30).into(), 60.into()));
 }
 
 #[test]

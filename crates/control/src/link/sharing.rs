@@ -16,12 +16,16 @@ pub struct Imported {
     pub page: Token,
     /// What there is to map.
     pub fd: OwnedFd,
+    /// The index of the GPU whose memory it is, as its exporter says.
+    pub gpu: u32,
 }
 
 /// An import that is open.
 pub(super) struct Import {
     /// What this worker pays for it.
     paid: u64,
+    /// From which account.
+    account: u32,
     /// The broker that knows of it.
     epoch: u64,
 }
@@ -67,10 +71,17 @@ impl BrokerLink {
         self.shared.lock().epoch
     }
 
-    /// Offers something to other workers; answers with the token that names it. `page` is that of an event.
-    pub fn export(&self, details: Shared, page: Token, fd: Option<BorrowedFd<'_>>) -> Result<Token, NotShared> {
+    /// Offers something to other workers; answers with the token that names it. `gpu`: the index of the GPU whose memory
+    /// it is; `page` is that of an event.
+    pub fn export(
+        &self,
+        gpu: u32,
+        details: Shared,
+        page: Token,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Token, NotShared> {
         let mut message = ToBroker::new(to_broker::EXPORT);
-        (message.details, message.token) = (details, page);
+        (message.account, message.details, message.token) = (account::of_gpu(gpu), details, page);
         let answer = self.shared.request(message, fd).ok_or(NotShared::NoBroker)?;
         match answer.message.code {
             code::GRANTED => Ok(answer.message.token),
@@ -90,7 +101,10 @@ impl BrokerLink {
         let mut answer = self.shared.request(message, None).ok_or(NotShared::NoBroker)?;
         let reply = &answer.message;
         match (reply.code, answer.fds.pop()) {
-            (code::GRANTED, Some(fd)) => Ok(Imported { details: reply.details, page: reply.token, fd }),
+            (code::GRANTED, Some(fd)) => {
+                let gpu = account::gpu(reply.account).and_then(|index| u32::try_from(index).ok()).unwrap_or(0);
+                Ok(Imported { details: reply.details, page: reply.token, fd, gpu })
+            }
             (code::GRANTED, None) => Err(NotShared::TooMany),
             (code, _) => Err(NotShared::from_code(code)),
         }
@@ -100,16 +114,17 @@ impl BrokerLink {
     pub fn close_import(&self, token: Token) {
         {
             let mut state = self.shared.lock();
-            let Some(Import { paid, epoch }) = state.imports.remove(&token) else { return };
+            let Some(Import { paid, account, epoch }) = state.imports.remove(&token) else { return };
             if epoch != state.epoch {
                 // A new broker knows what this worker pays, and not for what.
-                state.give_back(account::DEVICE, paid);
+                state.give_back(account, paid);
                 return;
             }
             // The broker takes it off the account itself, when it hears of it. Nobody waits for that: what is asked later
             // is asked after it.
-            let held = &mut state.charged[account::DEVICE as usize];
-            *held = held.saturating_sub(paid);
+            if let Some(account) = state.account_mut(account) {
+                account.charged = account.charged.saturating_sub(paid);
+            }
             let mut message = ToBroker::new(to_broker::CLOSE);
             message.token = token;
             if state.socket.as_ref().is_some_and(|socket| send_now(socket, &message, None).is_ok()) {
@@ -136,7 +151,7 @@ pub(super) fn memory_asked_for(message: &ToBroker) -> Option<Token> {
 impl State {
     /// An import was granted: from now on it may become this worker's to pay. Called as the answer comes in, for what
     /// makes it so may be the next message. One that nobody waits for any more is given back.
-    pub(super) fn note_import(&mut self, token: Token, paid: u64, abandoned: bool) {
+    pub(super) fn note_import(&mut self, token: Token, account: u32, paid: u64, abandoned: bool) {
         if abandoned {
             let mut message = ToBroker::new(to_broker::CLOSE);
             message.token = token;
@@ -146,8 +161,10 @@ impl State {
         if self.imports.contains_key(&token) {
             return;
         }
-        self.imports.insert(token, Import { paid, epoch: self.epoch });
-        self.charged[account::DEVICE as usize] += paid;
+        self.imports.insert(token, Import { paid, account, epoch: self.epoch });
+        if let Some(account) = self.account_mut(account) {
+            account.charged += paid;
+        }
     }
 
     /// The broker has put an import on this worker's account.
@@ -155,7 +172,10 @@ impl State {
         // One that is closed by now comes off the account when the broker hears of that.
         if let Some(import) = self.imports.get_mut(&message.token) {
             import.paid += message.value;
-            self.charged[account::DEVICE as usize] += message.value;
+            let account = import.account;
+            if let Some(account) = self.account_mut(account) {
+                account.charged += message.value;
+            }
         }
     }
 }

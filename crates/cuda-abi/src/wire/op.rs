@@ -63,11 +63,11 @@ index! {
     module {
         ImagePart ModuleLoad LibraryLoad ImageLoad
         GetFunction GetKernel KernelFunction LibraryModule ModuleFunctions LibraryKernels GetGlobal
-        SetFunctionAttribute Describe
+        GetFunctionAttribute SetFunctionAttribute Describe
         Link LinkResult
     }
     launch { Launch ClusterOccupancy HostCallback NextCallback }
-    memory { Alloc Free FreeAsync MemInfo HostMap HostUnmap HostDrop HostGrants GrowStaging NextOutput }
+    memory { Alloc Free FreeAsync UseAhead FreeUnused MemInfo HostMap HostUnmap HostDrop HostGrants GrowStaging NextOutput }
     copy { CopyInline CopyFromStaging CopyToStaging CopyAsync CopySync Copy3dAsync Copy3dSync }
     vmm { Reserve Unreserve Create Release Map Unmap SetAccess GetAccess Granularity Properties Retain }
     texture { ImageObjectCreate ImageObjectDestroy }

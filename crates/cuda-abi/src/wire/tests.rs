@@ -181,7 +181,10 @@ fn shapes_tell_fields_apart_and_know_no_comments() {
 fn the_fingerprint_holds_names_codes_and_fields_of_all_operations() {
     let text = shape();
     assert_eq!(text.lines().count(), Op::ALL.len());
-    assert!(text.contains("Alloc=f040{bytes:u64,}->{address:u64,}\n"), "{text}");
+    assert!(
+        text.contains("Alloc=f040{bytes:u64,ahead:u32,}->{address:u64,is_small:bool,ahead:[u64]<=16,}\n"),
+        "{text}"
+    );
     assert!(text.contains("SetAccess=f066{address:u64,bytes:u64,access:[CUmemAccessDesc:12]<=64,}->{}\n"), "{text}");
     assert!(text.contains("Link=f02c{order:upload(options:list(option:u32,value:u32,)<=16,"), "{text}");
 }

@@ -7,7 +7,7 @@ pub mod fields;
 
 use super::definition::message;
 use super::{Decode, Field, List, Malformed, Reader, Writer};
-use fields::{CardFields, CardList, NONE, ViewFields};
+use fields::{CardFields, CardList, CardUseFields, CardsFields, NONE, ViewFields};
 
 /// Changes with the payload; another one is not read.
 const VERSION: u64 = 2;
@@ -24,9 +24,9 @@ pub const MAX_VIEW: usize = 32 << 10;
 /// A zone, as its clients may know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneView {
-    /// Bytes of GPU memory over all of the zone's processes; none: what a card has.
+    /// Bytes of the first card's memory over all of the zone's processes; none: what the card has.
     pub limit: Option<u64>,
-    /// Bytes that its processes hold.
+    /// Bytes of it that its processes hold.
     pub used: u64,
     /// The CUDA version that the zone's programs see.
     pub cuda_version: u32,
@@ -38,6 +38,21 @@ pub struct ZoneView {
     pub cards: Vec<Card>,
     /// Its clients.
     pub processes: Vec<Process>,
+    /// What holds for each of the cards, in their order; empty where a broker of an earlier version does not tell.
+    pub card_use: Vec<CardUse>,
+    /// What clients hold of each card, as far as there is room to tell.
+    pub holdings: Vec<Holding>,
+}
+
+/// A zone on one of its cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CardUse {
+    /// Bytes of its memory; none: what the card has.
+    pub limit: Option<u64>,
+    /// Bytes that the zone's processes hold.
+    pub used: u64,
+    /// How much of the last second or so the zone kept it busy, in percent, where that is measured.
+    pub busy: Option<u32>,
 }
 
 /// A GPU, as the client library shows it.
@@ -105,6 +120,19 @@ message! {
     }
 }
 
+message! {
+    /// What a process holds of a card.
+    #[derive(Default, PartialEq, Eq)]
+    Holding {
+        /// As in [`Process`].
+        pid: u32,
+        /// The card's place in the view.
+        card: u32,
+        /// Bytes.
+        used: u64,
+    }
+}
+
 impl ZoneView {
     /// The length of the view in `buffer`; what is too much is left out.
     pub fn write(&self, buffer: &mut [u8]) -> Result<usize, Malformed> {
@@ -119,15 +147,48 @@ impl ZoneView {
             cards: List::new(&cards),
             processes: List::new(&self.processes[..self.processes.len().min(MAX_PROCESSES)]),
         };
+        let length = view.size();
         let mut writer = Writer::new(buffer);
         view.encode(&mut writer);
+        // Behind what the first versions read; who holds what is the first to be left out.
+        let uses: Vec<CardUseFields> = self.card_use.iter().take(MAX_CARDS).map(CardUseFields::from).collect();
+        let cards = CardsFields { uses: List::new(&uses), holdings: List::new(&[]) };
+        let room = (MAX_VIEW.saturating_sub(length + cards.size())) / Holding::LEAST;
+        let holdings = &self.holdings[..self.holdings.len().min(MAX_PROCESSES).min(room)];
+        if !uses.is_empty() && length + cards.size() <= MAX_VIEW {
+            CardsFields { holdings: List::new(holdings), ..cards }.encode(&mut writer);
+        }
         writer.finish()
+    }
+
+    /// What a client holds of a card, by its place.
+    pub fn held(&self, process: &Process, card: usize) -> u64 {
+        if self.card_use.len() < 2 || self.holdings.is_empty() {
+            return process.used;
+        }
+        let is_it = |holding: &&Holding| holding.pid == process.pid && holding.card as usize == card;
+        self.holdings.iter().find(is_it).map_or(0, |holding| holding.used)
+    }
+
+    /// What holds for a card, by its place.
+    pub fn on_card(&self, card: usize) -> CardUse {
+        let all = CardUse { limit: self.limit, used: self.used, busy: self.busy };
+        self.card_use.get(card).copied().unwrap_or(all)
     }
 
     /// The view in a buffer, whose rest means nothing.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        let view = ViewFields::decode(&mut Reader::new(bytes))?;
-        if view.version == VERSION { Ok(view.into()) } else { Err(Malformed) }
+        let mut reader = Reader::new(bytes);
+        let view = ViewFields::decode(&mut reader)?;
+        if view.version != VERSION {
+            return Err(Malformed);
+        }
+        let mut view = ZoneView::from(view);
+        if let Ok(cards) = CardsFields::decode(&mut reader) {
+            view.card_use = cards.uses.iter().map(CardUse::from).collect();
+            view.holdings = cards.holdings.iter().collect();
+        }
+        Ok(view)
     }
 }
 
@@ -166,7 +227,29 @@ mod tests {
             busy: Some(42),
             cards: vec![card; MAX_CARDS],
             processes: vec![Process { pid: 9, used: 1 << 35 }; MAX_PROCESSES],
+            card_use: vec![CardUse { limit: Some(9), used: 8, busy: Some(7) }; MAX_CARDS],
+            holdings: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_zone_is_told_of_each_card_and_an_old_broker_of_one() {
+        let mut told = view();
+        told.cards.truncate(2);
+        told.card_use.truncate(2);
+        told.processes.truncate(1);
+        told.card_use[1] = CardUse { limit: None, used: 3, busy: None };
+        told.holdings = vec![Holding { pid: 9, card: 1, used: 3 }];
+        let mut buffer = vec![0; MAX_VIEW];
+        let len = told.write(&mut buffer).unwrap();
+        let read = ZoneView::read(&buffer[..len]).unwrap();
+        assert_eq!(read, told);
+        assert_eq!(
+            (read.on_card(1).used, read.held(&read.processes[0], 1), read.held(&read.processes[0], 0)),
+            (3, 3, 0)
+        );
+        let old = ZoneView { card_use: Vec::new(), holdings: Vec::new(), ..told };
+        assert_eq!((old.on_card(1).limit, old.held(&old.processes[0], 1)), (old.limit, old.processes[0].used));
     }
 
     #[test]
@@ -244,9 +327,10 @@ mod tests {
     #[test]
     fn views_that_lie_are_refused() {
         let mut buffer = vec![0; MAX_VIEW];
-        let len = view().write(&mut buffer).unwrap();
+        // What follows for each card may be missing.
+        let len = ZoneView { card_use: Vec::new(), ..view() }.write(&mut buffer).unwrap();
         for end in [0, 7, 8, 100, len - 1] {
-            assert_eq!(ZoneView::read(&buffer[..end]), Err(Malformed), "{end}");
+            assert!(ZoneView::read(&buffer[..end]) == Err(Malformed), "{end}");
         }
         let mut other = buffer.clone();
         other[0] = 1;

@@ -82,20 +82,29 @@ fn read(source: &Path) -> Result<(Tree, Manner), TenantError> {
     let named = source.to_str().and_then(|text| text.strip_prefix("oci:")).map(Path::new);
     let source = named.unwrap_or(source);
     if source.join("oci-layout").is_file() {
-        return oci::read(&oci::Blobs::Dir(source.to_owned()));
+        return oci::read(&oci::Blobs::Dir(source.to_owned()), MAX_BYTES);
     }
     let cannot = |error| TenantError::Read(source.to_owned(), error);
+    read_archive(|| File::open(source).map_err(cannot), source, MAX_BYTES)
+}
+
+/// What an archive holds, whose bytes `open` gives from the beginning each time; `name` is for errors, and all files
+/// together have at most `limit` bytes.
+pub fn read_archive<R: Read>(
+    open: impl Fn() -> Result<R, TenantError>,
+    name: &Path,
+    limit: u64,
+) -> Result<(Tree, Manner), TenantError> {
     let mut beginning = Vec::new();
-    File::open(source).and_then(|file| file.take(512).read_to_end(&mut beginning)).map_err(cannot)?;
+    open()?.take(512).read_to_end(&mut beginning).map_err(|error| TenantError::Read(name.to_owned(), error))?;
     if layers::Packing::of(&beginning) == layers::Packing::None && !layers::is_tar(&beginning) {
-        return Err(TenantError::Unknown(source.to_owned()));
+        return Err(TenantError::Unknown(name.to_owned()));
     }
-    let open = || File::open(source).map_err(cannot);
-    if let Some(blobs) = oci::in_tar(layers::unpacked(open()?)?)? {
-        return oci::read(&blobs);
+    if let Some(blobs) = oci::in_tar(layers::unpacked(open()?)?, limit)? {
+        return oci::read(&blobs, limit);
     }
     let mut tree = Tree::default();
-    layers::apply(open()?, &mut tree, &mut MAX_BYTES.clone())?;
+    layers::apply(open()?, &mut tree, &mut limit.clone())?;
     Ok((tree, Manner::default()))
 }
 

@@ -1,7 +1,7 @@
 //! OCI images: an index, manifests, a configuration and layers, each known by its digest.
 
 use super::layers;
-use super::{MAX_BYTES, Manner, TenantError};
+use super::{Manner, TenantError};
 use crate::tree::Tree;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -86,9 +86,9 @@ impl Blobs {
 }
 
 /// The files of a tar, if it is one of an image.
-pub(crate) fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
+pub(crate) fn in_tar(tar: impl Read, limit: u64) -> Result<Option<Blobs>, TenantError> {
     let mut files = BTreeMap::new();
-    let mut left = MAX_BYTES;
+    let mut left = limit;
     for entry in tar::Archive::new(tar).entries().map_err(TenantError::Layer)? {
         let mut entry = entry.map_err(TenantError::Layer)?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).trim_start_matches("./").to_owned();
@@ -108,11 +108,11 @@ pub(crate) fn in_tar(tar: impl Read) -> Result<Option<Blobs>, TenantError> {
     Ok(files.contains_key("oci-layout").then_some(Blobs::Memory(files)))
 }
 
-/// The files of an image, and how it wants to be run.
-pub(crate) fn read(blobs: &Blobs) -> Result<(Tree, Manner), TenantError> {
+/// The files of an image, of at most so many bytes together, and how it wants to be run.
+pub(crate) fn read(blobs: &Blobs, limit: u64) -> Result<(Tree, Manner), TenantError> {
     let manifest = manifest(blobs, &blobs.file("index.json")?, MAX_DEPTH)?;
     let configuration: Configuration = json(&blobs.blob(&manifest.config.digest)?, "configuration")?;
-    let (mut tree, mut left) = (Tree::default(), MAX_BYTES);
+    let (mut tree, mut left) = (Tree::default(), limit);
     for layer in &manifest.layers {
         layers::apply(&blobs.blob(&layer.digest)?[..], &mut tree, &mut left)?;
     }

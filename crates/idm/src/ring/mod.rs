@@ -23,6 +23,8 @@
 
 mod consumer;
 mod executed;
+#[cfg(all(test, not(loom)))]
+mod exhaustive;
 mod producer;
 pub mod record;
 #[cfg(all(test, not(loom)))]

@@ -17,10 +17,15 @@ pub enum ReadError {
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| ReadError::Unreadable { path: path.to_owned(), error })?;
-    let syntax = |why: String| ReadError::Syntax { path: path.to_owned(), why };
-    match path.extension().is_some_and(|ending| ending == "json") {
-        true => serde_json::from_str(&text).map_err(|error| syntax(error.to_string())),
-        false => serde_saphyr::from_str(&text).map_err(|error| syntax(error.to_string())),
+    let is_json = path.extension().is_some_and(|ending| ending == "json");
+    parse(&text, is_json).map_err(|why| ReadError::Syntax { path: path.to_owned(), why })
+}
+
+/// What a file's text says; an error is what is wrong with it, in a line.
+pub fn parse(text: &str, is_json: bool) -> Result<Spec, String> {
+    match is_json {
+        true => serde_json::from_str(text).map_err(|error| error.to_string()),
+        false => serde_saphyr::from_str(text).map_err(|error| error.to_string()),
     }
 }
 

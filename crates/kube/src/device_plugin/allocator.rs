@@ -40,8 +40,6 @@ pub(super) struct Terms {
     pub resources: Vec<Resource>,
     pub spread: bool,
     pub mounts: bool,
-    /// How many GPUs the node has.
-    pub gpus: usize,
     pub policy: Policy,
 }
 
@@ -170,9 +168,9 @@ impl Inside {
         if resource.single && ids.len() > 1 {
             return Err(Refusal::OnlyOne(name.to_owned()));
         }
-        let mut settings = ZoneSettings::from(resource.limits_of(ids.len()));
-        let gpus = ids.iter().filter_map(|id| resource.devices.get(id)).map(|part| part.number);
-        settings.bindings.gpus = offer::numbers(gpus, self.terms.gpus)?;
+        let parts: Vec<u32> = ids.iter().filter_map(|id| resource.devices.get(id)).map(|part| part.number).collect();
+        let mut settings = resource.settings_of(&parts);
+        settings.bindings.gpus = offer::numbers(parts.into_iter())?;
         // Kubelet gives a device to another container only after the one that had it is gone.
         let had = |record: &&Record| match &record.holder {
             Holder::Devices { resource, ids: others } => resource == name && others.iter().any(|id| ids.contains(id)),

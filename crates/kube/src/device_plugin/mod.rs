@@ -26,6 +26,7 @@ use crate::api::device_plugin::registration_client::RegistrationClient;
 use crate::broker::Broker;
 use crate::cdi::SpecDir;
 use crate::checkpoints::Checkpoints;
+use crate::health::Health;
 use crate::inject::Places;
 use crate::policy::Policy;
 use crate::source::{Plan, Source, SourceError};
@@ -34,6 +35,9 @@ use crate::{node, pod_resources, sockets};
 use allocator::{Allocator, PREFIX, Terms};
 use server::Plugin;
 use sockets::Identity;
+
+/// The name by which probes ask.
+pub const HEALTH: &str = "device-plugin";
 
 /// How the names of our sockets begin in kubelet's directory.
 pub const SOCKETS: &str = "bulkhead-";
@@ -83,6 +87,7 @@ struct Runner {
     allocator: Arc<Allocator>,
     terms: Terms,
     source: Source,
+    health: Health,
     endpoints: BTreeMap<String, PluginEndpoint>,
     kubelet: Option<Identity>,
     healthy: bool,
@@ -92,12 +97,14 @@ struct Runner {
 /// Serves until `stop` is done.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), PluginError> {
     tokio::pin!(stop);
+    let health = Health::new();
+    health.serve(HEALTH);
     let broker = Broker::new(options.admin_socket.clone());
     let mut source = Source::new(options.config.clone());
     // Report an invalid configuration before waiting for anything.
     source.check()?;
     let node = tokio::select! {
-        node = node::wait(&broker, &mut source) => node,
+        node = node::wait(&broker, &mut source, &health) => node,
         () = &mut stop => return Ok(()),
     };
     let terms = Terms::from(source.read(&node)?);
@@ -117,6 +124,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         allocator,
         terms,
         source,
+        health,
         endpoints: BTreeMap::new(),
         kubelet: None,
         healthy: true,
@@ -150,6 +158,7 @@ impl Runner {
                 continue;
             }
             self.check_kubelet().await;
+            self.tell_probes();
             if now >= next_reconcile
                 && let Some(status) = &status
             {
@@ -209,6 +218,14 @@ impl Runner {
         self.publish();
         // Register new resources with kubelet, and drop those that are gone.
         self.kubelet = None;
+    }
+
+    fn tell_probes(&self) {
+        match (self.kubelet, self.healthy) {
+            (Some(_), true) => self.health.ready(),
+            (Some(_), false) => self.health.waiting("the proxy does not answer or cannot start workers"),
+            (None, _) => self.health.waiting("not registered with kubelet"),
+        }
     }
 
     /// Registers with a kubelet that does not know us, and again after it has removed our sockets.
@@ -332,9 +349,9 @@ impl Runner {
 
 impl From<Plan> for Terms {
     fn from(plan: Plan) -> Self {
-        let Plan { config, offer, gpus, .. } = plan;
+        let Plan { config, offer, .. } = plan;
         let policy = Policy::from(&config);
-        Self { resources: offer.resources, spread: config.spread, mounts: config.mounts, gpus, policy }
+        Self { resources: offer.resources, spread: config.spread, mounts: config.mounts, policy }
     }
 }
 

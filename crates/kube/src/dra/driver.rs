@@ -1,17 +1,18 @@
 //! Serves kubelet's DRA calls.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use control::{ZoneName, ZoneSettings};
+use control::ZoneName;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Client};
 use tokio::sync::{Mutex, Notify};
 use tonic::{Request, Response, Status};
 
-use super::claims::{self, ClaimError, DeviceTerms, Prepared, Terms};
+use super::claims::{self, ClaimError, ClaimLimits, Prepared};
 use super::{DRIVER, PREFIX, slices};
 use crate::api::dra as api;
 use crate::api::dra::dra_plugin_server::DraPlugin;
@@ -101,10 +102,12 @@ impl Driver {
             });
         }
         let wrong = |what| ClaimError::Wrong { claim: claim.name.clone(), what };
-        let mut settings = ZoneSettings::from(terms.zone_limits().map_err(wrong)?);
+        let limits = terms.zone_limits().map_err(wrong)?;
+        let numbers = self.gpus(claim, &limits).await?;
+        let mut settings = limits.settings(&numbers);
         settings.labels.namespace = claim.namespace.clone();
         settings.bindings = self.policy.lock().await.bindings(&claim.namespace, &settings.bindings);
-        settings.bindings.gpus = self.gpus(claim, &terms).await?;
+        settings.bindings.gpus = offer::numbers(numbers.into_values())?;
         // Each container is a zone of its own that draws on the claim.
         settings.bindings.split = true;
         let holder = Holder::Claim {
@@ -148,11 +151,11 @@ impl Driver {
         }
     }
 
-    /// The GPUs of a claim, by the broker's numbers.
-    async fn gpus(&self, claim: &api::Claim, terms: &Terms) -> Result<Vec<u32>, PrepareError> {
+    /// The broker's numbers of a claim's devices.
+    async fn gpus(&self, claim: &api::Claim, limits: &ClaimLimits) -> Result<BTreeMap<String, u32>, PrepareError> {
         let cards = self.broker.cards().await?.ok_or(PrepareError::NoGpus)?;
-        let mut numbers = BTreeSet::new();
-        for DeviceTerms { prepared: Prepared { device, .. }, limits } in terms.devices() {
+        let mut numbers = BTreeMap::new();
+        for (device, limits) in &limits.devices {
             let found = cards.iter().enumerate().find(|(gpu, _)| slices::device_name(*gpu) == *device);
             let (_, card) = found.ok_or_else(|| PrepareError::NoSuchGpu(device.clone()))?;
             if let Some(wanted) = limits.memory.filter(|memory| *memory > card.memory) {
@@ -163,9 +166,9 @@ impl Driver {
                     room: quantity::of_bytes(card.memory),
                 });
             }
-            numbers.insert(card.number);
+            numbers.insert(device.clone(), card.number);
         }
-        Ok(offer::numbers(numbers.into_iter(), cards.len())?)
+        Ok(numbers)
     }
 
     async fn unprepare(&self, claim: &api::Claim) -> Result<(), PrepareError> {
@@ -236,6 +239,8 @@ pub(super) struct Registrar {
     pub endpoint: PathBuf,
     /// A kubelet that asks who we are may have removed our slices.
     pub wake: Arc<Notify>,
+    /// Whether a kubelet has accepted us.
+    pub registered: Arc<AtomicBool>,
 }
 
 #[tonic::async_trait]
@@ -254,6 +259,7 @@ impl Registration for Registrar {
         request: Request<reg::RegistrationStatus>,
     ) -> Result<Response<reg::RegistrationStatusResponse>, Status> {
         let reg::RegistrationStatus { plugin_registered, error } = request.into_inner();
+        self.registered.store(plugin_registered, Ordering::Relaxed);
         if plugin_registered {
             tracing::info!("registered with kubelet");
             self.wake.notify_one();

@@ -14,6 +14,7 @@ pub mod slices;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use kube::Client;
 use tokio::sync::{Mutex, Notify};
@@ -24,6 +25,7 @@ use crate::api::registration::registration_server::RegistrationServer;
 use crate::broker::Broker;
 use crate::cdi::SpecDir;
 use crate::checkpoints::Checkpoints;
+use crate::health::Health;
 use crate::inject::Places;
 use crate::node;
 use crate::policy::Policy;
@@ -35,6 +37,8 @@ use grants::Grants;
 
 /// The name by which classes and claims know us.
 pub const DRIVER: &str = "gpu.bulkhead.dev";
+/// The name by which probes ask.
+pub const HEALTH: &str = "dra";
 /// The prefix of every zone that belongs to a claim.
 pub const PREFIX: &str = "claim-";
 
@@ -78,6 +82,8 @@ pub fn registry_socket() -> String {
 /// Serves until `stop` is done.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), DraError> {
     tokio::pin!(stop);
+    let health = Health::new();
+    health.serve(HEALTH);
     let dir = |path: &PathBuf| {
         let path = path.clone();
         move |source| DraError::Directory { path, source }
@@ -88,7 +94,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     // Report an invalid configuration before waiting for anything.
     source.check()?;
     let node = tokio::select! {
-        node = node::wait(&broker, &mut source) => node,
+        node = node::wait(&broker, &mut source, &health) => node,
         () = &mut stop => return Ok(()),
     };
     let plan = source.read(&node)?;
@@ -100,6 +106,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let store = Arc::new(Mutex::new(store.map_err(dir(&options.checkpoints))?));
 
     let wake = Arc::new(Notify::new());
+    let registered = Arc::new(AtomicBool::new(false));
     let socket = options.plugin.join("dra.sock");
     std::fs::create_dir_all(&options.plugin).map_err(dir(&options.plugin))?;
     std::fs::create_dir_all(&options.registry).map_err(dir(&options.registry))?;
@@ -119,6 +126,8 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         pod_resources: options.pod_resources.clone(),
         container_logs: options.container_logs.clone(),
         wake: wake.clone(),
+        health,
+        registered: registered.clone(),
     };
     // Restore the zones of claims in use before kubelet learns of us.
     tokio::select! {
@@ -133,7 +142,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let (registry_socket, registry_bound) = serve(&registry)?;
     let driver = DraPluginServer::new(Driver { client, broker, store, policy, node: options.node });
     let lost = socket.clone();
-    let registrar = RegistrationServer::new(Registrar { endpoint: socket, wake });
+    let registrar = RegistrationServer::new(Registrar { endpoint: socket, wake, registered });
     tokio::select! {
         ended = Server::builder().add_service(driver).serve_with_incoming(driver_socket) => {
             ended.map_err(|error| DraError::Cluster(error.to_string()))

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::ZoneName;
@@ -15,6 +16,7 @@ use super::grants::held::Held;
 use super::grants::{self, Grants};
 use super::{labels, slices};
 use crate::broker::Broker;
+use crate::health::Health;
 use crate::node::{self, Node};
 use crate::pod_resources;
 use crate::policy::Policy;
@@ -43,6 +45,9 @@ pub(super) struct Publisher {
     pub pod_resources: PathBuf,
     pub container_logs: PathBuf,
     pub wake: Arc<Notify>,
+    pub health: Health,
+    /// Whether a kubelet has accepted us.
+    pub registered: Arc<AtomicBool>,
 }
 
 impl Publisher {
@@ -88,6 +93,7 @@ impl Publisher {
                 }
                 last = said;
             }
+            self.tell_probes(away < UNHEALTHY_AFTER, last.as_deref());
             if node.is_some() {
                 self.reconcile_pods().await;
             }
@@ -102,6 +108,15 @@ impl Publisher {
                 // A user who changes objects all the time does not keep us busy with that.
                 tokio::time::sleep(GRANTS_PAUSE).await;
             }
+        }
+    }
+
+    fn tell_probes(&self, proxy: bool, unpublished: Option<&str>) {
+        match unpublished {
+            _ if !proxy => self.health.waiting("the proxy does not answer or has no GPUs"),
+            Some(error) => self.health.waiting(&format!("cannot publish ResourceSlice: {error}")),
+            None if !self.registered.load(Ordering::Relaxed) => self.health.waiting("not registered with kubelet"),
+            None => self.health.ready(),
         }
     }
 

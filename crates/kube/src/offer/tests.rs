@@ -87,8 +87,18 @@ fn what_cannot_be_offered_is_named() {
 fn several_parts_are_their_sum() {
     let limits = ZoneLimits { memory: Some(10 * GIB), share: 40, cap: Some(60), ..ZoneLimits::default() };
     let resource = Resource { name: "r".into(), devices: BTreeMap::new(), limits, single: false };
-    let three = resource.limits_of(3);
-    assert_eq!((three.memory, three.share, three.cap), (Some(30 * GIB), 120, Some(100)));
+    let three = resource.settings_of(&[0, 0, 0]).on_gpu(0);
+    assert_eq!((three.memory, three.share, three.cap), (Some(30 * GIB), 120, None));
+}
+
+#[test]
+fn parts_of_different_gpus_are_not_added_up() {
+    let limits = ZoneLimits { memory: Some(10 * GIB), share: 40, host_memory: Some(GIB), ..ZoneLimits::default() };
+    let resource = Resource { name: "r".into(), devices: BTreeMap::new(), limits, single: false };
+    let settings = resource.settings_of(&[0, 1, 1]);
+    let on = |gpu| (settings.on_gpu(gpu).memory, settings.on_gpu(gpu).share);
+    assert_eq!((on(0), on(1)), ((Some(10 * GIB), 40), (Some(20 * GIB), 80)));
+    assert_eq!(settings.limits.host_memory, Some(3 * GIB), "the host is one");
 }
 
 fn two_gpus() -> Resource {
@@ -120,10 +130,10 @@ fn a_containers_parts_come_from_one_gpu_if_they_fit_there() {
 }
 
 #[test]
-fn a_zone_that_sees_all_gpus_names_none() {
-    assert_eq!(numbers([1].into_iter(), 2), Ok(vec![1]));
-    assert_eq!(numbers([1, 0, 1].into_iter(), 2), Ok(vec![]));
-    assert_eq!(numbers([0].into_iter(), 1), Ok(vec![]));
+fn a_zone_names_its_gpus_also_where_they_are_all() {
+    assert_eq!(numbers([1].into_iter()), Ok(vec![1]));
+    assert_eq!(numbers([1, 0, 1].into_iter()), Ok(vec![0, 1]));
+    assert_eq!(numbers([0].into_iter()), Ok(vec![0]), "all of the node's are named, too");
 }
 
 #[test]
@@ -145,8 +155,8 @@ fn slices_of_a_size_have_a_profile_of_their_own() {
 
 #[test]
 fn a_zone_has_whole_gpus_or_one_slice() {
-    assert_eq!(numbers([1, 1, 2].into_iter(), 3), Ok(vec![1, 2]));
-    assert_eq!(numbers([64, 64].into_iter(), 2), Ok(vec![64]));
-    assert_eq!(numbers([64, 72].into_iter(), 2), Err(SeveralInstances));
-    assert_eq!(numbers([0, 72].into_iter(), 4), Err(SeveralInstances));
+    assert_eq!(numbers([1, 1, 2].into_iter()), Ok(vec![1, 2]));
+    assert_eq!(numbers([64, 64].into_iter()), Ok(vec![64]));
+    assert_eq!(numbers([64, 72].into_iter()), Err(SeveralInstances));
+    assert_eq!(numbers([0, 72].into_iter()), Err(SeveralInstances));
 }

@@ -55,7 +55,7 @@ fn draw(graph: u64) -> CudaResult<String> {
             && let Ok(kernel) = params::kernel(node.first as CUgraphNode)
             && let Ok(function) = functions::find(kernel.function)
         {
-            let _ = write!(label, "\\n{} {:?} {:?}", function.name.to_string_lossy(), kernel.grid, kernel.block);
+            let _ = write!(label, "\\n{} {:?} {:?}", function.name().to_string_lossy(), kernel.grid, kernel.block);
         }
         let _ = writeln!(text, "    \"node_{number}\" [label=\"{number}: {label}\"];");
     }

@@ -13,7 +13,7 @@ use xen::guest::ConnectError;
 pub(super) use xen::guest::is_possible;
 use xen::store::Store;
 
-use super::{Failure, Link, PATIENCE, Session, failure, reserve_window, without_signals};
+use super::{Failure, Link, Session, WELCOME_TIMEOUT, failure, reserve_window, without_signals};
 use crate::operation;
 
 /// A guest may start its program before the driver domain has taken it in, but not for long.
@@ -38,7 +38,7 @@ pub(super) fn promised_version() -> Option<u32> {
 
 pub(super) fn connect(hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     reserve_window().map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot reserve the GPU's address range"))?;
-    let connection = xen::guest::connect(hello, xen::guest::layout(), TAKE_IN, PATIENCE).map_err(|error| {
+    let connection = xen::guest::connect(hello, xen::guest::layout(), TAKE_IN, WELCOME_TIMEOUT).map_err(|error| {
         let code = match error {
             ConnectError::Xen(_) | ConnectError::Region(_) | ConnectError::Limit(_) => CUDA_ERROR_OPERATING_SYSTEM,
             _ => CUDA_ERROR_NO_DEVICE,

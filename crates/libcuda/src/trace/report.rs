@@ -15,7 +15,7 @@ pub(super) fn table(summary: &Summary) -> String {
     let calls: u64 = rows.iter().map(|(_, counts)| counts.calls).sum();
     let mut text = format!("bulkhead: process {} made {calls} driver calls\n", std::process::id());
     let head = ["time ms", "µs/call", "calls", "failed", "trips", "posted", "sent", "received"];
-    let _ = writeln!(text, "{}  function", head.map(|title| format!("{title:>10}")).concat());
+    let _ = writeln!(text, "{}  function", head.map(|title| format!(" {title:>9}")).concat());
     for (name, counts) in &rows {
         let traffic = counts.traffic;
         let time = [counts.nanoseconds as f64 / 1e6, counts.nanoseconds as f64 / 1e3 / counts.calls.max(1) as f64];
@@ -25,8 +25,8 @@ pub(super) fn table(summary: &Summary) -> String {
             0 => String::new(),
             _ => format!("  {}", error::name(counts.last_failure)),
         };
-        let times = time.map(|figure| format!("{figure:>10.3}")).concat();
-        let figures = figures.map(|figure| format!("{figure:>10}")).concat();
+        let times = time.map(|figure| format!(" {figure:>9.3}")).concat();
+        let figures = figures.map(|figure| format!(" {figure:>9}")).concat();
         let _ = writeln!(text, "{times}{figures}  {name}{failure}");
     }
     let gaps = rows.iter().filter(|(_, counts)| counts.last_failure == CUDA_ERROR_NOT_SUPPORTED);

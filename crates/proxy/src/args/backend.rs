@@ -14,13 +14,13 @@ pub struct BackendArgs {
     /// Path of NVIDIA's libcuda.so.1, if it is not in a standard directory
     #[arg(long, value_name = "PATH")]
     pub driver_library: Option<PathBuf>,
-    /// Number of GPUs of the software backend
+    /// Number of software GPUs (default: 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub soft_devices: Option<u32>,
-    /// Memory of each software GPU
+    /// Memory of each software GPU (default: 4GiB)
     #[arg(long, value_name = "SIZE", value_parser = control::size::parse_amount)]
     pub soft_memory: Option<u64>,
-    /// Number of MIG instances on each software GPU
+    /// Number of MIG instances on each software GPU (default: none)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=7))]
     pub soft_mig: Option<u32>,
 }

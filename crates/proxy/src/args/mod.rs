@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use control::ZoneName;
+use control::driver_filter::DriverFilter;
 use control::zone::{MAX_SHARE, ZoneLimits};
 
 mod backend;
@@ -52,7 +53,7 @@ pub struct ProxyArgs {
     /// Time after which the GPU memory of an idle client is moved to host memory; 0 disables (default: 0)
     #[arg(long, value_name = "TIME", value_parser = parse_day)]
     pub suspend_idle: Option<u32>,
-    /// Time that work may overrun its zone's time slice while other zones wait; 0 disables (default: 60s)
+    /// Time after which work that does not end is ended while other zones wait; 0 disables (default: 60s)
     #[arg(long, value_name = "TIME", value_parser = parse_day)]
     pub watchdog: Option<u32>,
     /// Serve metrics and the status page at this address, or "off" (default: off)
@@ -64,7 +65,10 @@ pub struct ProxyArgs {
     /// What to do if part of the jail is unavailable on this machine (default: require for root, else best-effort)
     #[arg(long, value_enum)]
     pub jail: Option<JailArg>,
-    /// First of 1027 user IDs if the proxy runs as root: one for each worker, then meter, broker and exporter
+    /// What stands between workers and NVIDIA's kernel driver: off, refuse or supervise (default: off)
+    #[arg(long, value_name = "FILTER")]
+    pub driver_filter: Option<DriverFilter>,
+    /// First of 1028 user IDs if the proxy runs as root: one for each worker, then meter, broker, exporter and preemptor
     /// (default: 805306368)
     #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(1000..=0x7000_0000))]
     pub worker_uids: Option<u32>,

@@ -133,6 +133,14 @@ pub(super) fn limit_memory(version: Version, group: &Path, most: Option<u64>) ->
     }
 }
 
+/// What was on a GPU, and is in host memory while its client is suspended, must not get to a disk in clear.
+pub(super) fn forbid_swap(version: Version, group: &Path) -> io::Result<()> {
+    match version {
+        Version::V1 => fs::write(group.join("memory.swappiness"), "0"),
+        Version::V2 => fs::write(group.join("memory.swap.max"), "0"),
+    }
+}
+
 /// `percent` of one processor.
 pub(super) fn limit_cpu(version: Version, group: &Path, percent: Option<u32>) -> io::Result<()> {
     let quota = percent.map(|percent| (u64::from(percent) * PERIOD_US / 100).to_string());

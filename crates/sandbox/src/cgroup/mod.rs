@@ -38,7 +38,7 @@ use control::spawner::HostLimits;
 /// Threads of a worker and its guard.
 pub const MAX_PROCESSES: u64 = 4_096;
 /// A group can be removed when its last process is gone, which takes a moment.
-const PATIENCE: Duration = Duration::from_millis(20);
+const RETRY_AFTER: Duration = Duration::from_millis(20);
 const PREFIX: &str = "bulkhead-";
 
 /// The groups of one broker.
@@ -146,7 +146,11 @@ impl Cgroups {
     /// Limits the host memory of all workers together.
     pub fn limit_all(&self, memory: Option<u64>) -> io::Result<()> {
         match self.trees.iter().find(|tree| tree.has(Controller::Memory)) {
-            Some(tree) => group::limit_memory(tree.version, &tree.root, memory),
+            Some(tree) => {
+                // A kernel that does not account for swap has no such file; then the memory is locked, as far as it may be.
+                let _ = group::forbid_swap(tree.version, &tree.root);
+                group::limit_memory(tree.version, &tree.root, memory)
+            }
             None if memory.is_some() => Err(io::Error::other("no cgroup controller for memory")),
             None => Ok(()),
         }
@@ -321,7 +325,7 @@ impl Cgroups {
             // All of them are tried: none waits for another.
             trees.iter().filter(|tree| !gone(tree)).count() > 0
         });
-        self.next_try = (!self.leaving.is_empty()).then_some(now + PATIENCE);
+        self.next_try = (!self.leaving.is_empty()).then_some(now + RETRY_AFTER);
     }
 
     /// Removes all that is empty: the broker ends, and with `everything` nothing of it is to stay.

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,6 +14,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use super::plan::{Namespace, Step};
 use super::policy::BindKind;
 use super::{Kernel, seccomp, tether};
+use crate::driver::{self, Branch, GuardEnd, Seal};
 
 const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
@@ -30,6 +31,8 @@ pub struct Linux {
     ids: (u32, u32),
     /// Hangs up when the guard is gone.
     guard: Option<OwnedFd>,
+    /// Puts us under the guard's supervision.
+    seal: Option<Seal>,
 }
 
 impl Kernel for Linux {
@@ -42,7 +45,7 @@ impl Kernel for Linux {
                 let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
                 Ok(rustix::mount::mount_change("/", flags)?)
             }
-            Step::ForkIntoPidNamespace(id) => self.fork(*id),
+            Step::ForkIntoPidNamespace(id, supervised) => self.fork(*id, *supervised),
             Step::MountRoot(root) => mount_tmpfs(root, "size=4m,nr_inodes=4k,mode=0755"),
             Step::Bind { root, bind } => {
                 let attributes = match bind.kind {
@@ -76,6 +79,11 @@ impl Kernel for Linux {
             Step::Tether => self.tether(),
             Step::ForbidDumps => Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?),
             Step::NoNewPrivileges => prctl(libc::PR_SET_NO_NEW_PRIVS, 1),
+            Step::FilterDriver(branch) => driver::install_refusing(branch.clone().map_err(io::Error::other)?),
+            Step::TrySupervision => match &self.seal {
+                Some(seal) => seal.try_out(),
+                None => Err(io::Error::other("needs a pid namespace, and a user of its own")),
+            },
             Step::FilterSending => seccomp::install_against_sending(),
             Step::Filter(list) => seccomp::install(*list),
         }
@@ -84,27 +92,37 @@ impl Kernel for Linux {
 
 impl Default for Linux {
     fn default() -> Self {
-        Self { ids: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()), guard: None }
+        Self {
+            ids: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+            guard: None,
+            seal: None,
+        }
     }
 }
 
 impl Linux {
     /// The child goes on; the parent stays outside of the new pid namespace, holds nothing, can do nothing, and ends
     /// as the child ends.
-    fn fork(&mut self, id: Option<u32>) -> io::Result<()> {
+    fn fork(&mut self, id: Option<u32>, supervised: Option<Branch>) -> io::Result<()> {
+        let (seal, supervision) = supervised.map(driver::pair).transpose()?.unzip();
         let (child_end, guard_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         // SAFETY: the process has one thread, so the child's memory is whole.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                self.guard = Some(child_end);
+                (self.guard, self.seal) = (Some(child_end), seal);
                 Ok(())
             }
             child => {
-                drop(child_end);
-                guard(child, &guard_end, id)
+                drop((child_end, seal));
+                guard(child, &guard_end, id, supervision)
             }
         }
+    }
+
+    /// By which a worker whose jail is complete comes under supervision; none where that is not wanted.
+    pub fn take_seal(&mut self) -> Option<Seal> {
+        self.seal.take()
     }
 
     fn tether(&mut self) -> io::Result<()> {
@@ -122,13 +140,25 @@ impl Linux {
 }
 
 /// The parent's life from here on.
-fn guard(child: libc::pid_t, pipe: &OwnedFd, id: Option<u32>) -> ! {
+fn guard(child: libc::pid_t, pipe: &OwnedFd, id: Option<u32>, supervision: Option<GuardEnd>) -> ! {
     // What fails here leaves a process that waits, and does nothing else, with more rights than it needs.
-    let _ = close_descriptors_except(&[pipe.as_raw_fd()]);
+    let keep = supervision.as_ref().map(AsRawFd::as_raw_fd).into_iter().chain([pipe.as_raw_fd()]);
+    let _ = close_descriptors_except(&keep.collect::<Vec<_>>());
     let _ = drop_bounding_capabilities();
     let _ = id.map(|id| set_ids(id, id));
     let _ = drop_capabilities();
     let _ = prctl(libc::PR_SET_NO_NEW_PRIVS, 1);
+    if let Some(end) = supervision {
+        let branch = end.branch();
+        // A driver counts the rights of who calls it: one with any left supervises nobody, and the worker ends with it.
+        let supervised =
+            has_no_rights().and_then(|()| driver::supervise(end, child, || seccomp::confine_supervisor(branch)));
+        if let Err(error) = supervised {
+            let _ = writeln!(io::stderr(), "supervisor: {error}");
+            // SAFETY: ends the process; the child is killed with it.
+            unsafe { libc::_exit(128 + libc::SIGKILL) }
+        }
+    }
     let mut status = 0;
     loop {
         // SAFETY: status is a local int.
@@ -140,6 +170,15 @@ fn guard(child: libc::pid_t, pipe: &OwnedFd, id: Option<u32>) -> ! {
     let code = if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) };
     // SAFETY: ends the process; what the child has to clean up it has cleaned up.
     unsafe { libc::_exit(code) }
+}
+
+/// Whether none of the capabilities is left.
+fn has_no_rights() -> io::Result<()> {
+    let sets = rustix::thread::capabilities(None)?;
+    match sets.effective.is_empty() && sets.permitted.is_empty() {
+        true => Ok(()),
+        false => Err(io::Error::other("capabilities are left")),
+    }
 }
 
 fn unshare(namespace: Namespace) -> io::Result<()> {
@@ -291,8 +330,8 @@ fn close_descriptors_except(keep: &[i32]) -> io::Result<()> {
     let close = |first: i32, last: libc::c_uint| -> io::Result<()> {
         match libc::c_uint::try_from(first) {
             // SAFETY: nothing in this process uses a descriptor in this range: it is called before anything is opened
-            // that stays, and `keep` is excluded.
-            Ok(first) if first <= last => check(unsafe { libc::close_range(first, last, 0) }),
+            // that stays, and `keep` is excluded. Not by the C library's function, which older ones do not have.
+            Ok(first) if first <= last => check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }),
             _ => Ok(()),
         }
     };

@@ -14,10 +14,14 @@ mod tether;
 use std::io;
 use std::path::PathBuf;
 
+use crate::driver::{Branch, UnknownBranch};
+
+pub use control::driver_filter::DriverFilter;
 pub use control::jail::{Demand, Missing, Part};
 pub use linux::{Linux, become_user, keep_capabilities};
 pub use plan::{Step, plan};
 pub use policy::Policy;
+pub use seccomp::confine_preemptor;
 pub use tether::{die_with_parent, lead_session};
 
 /// What a worker must know to jail itself.
@@ -36,6 +40,10 @@ pub struct Request {
     pub without_pid_namespace: bool,
     /// The broker takes the descriptors that it is told of, so none need be sent.
     pub names_descriptors: bool,
+    /// What is to stand between it and NVIDIA's driver.
+    pub driver_filter: DriverFilter,
+    /// The driver whose requests are filtered.
+    pub branch: Result<Branch, UnknownBranch>,
 }
 
 /// Where the directory with the socket of the next broker lies inside.

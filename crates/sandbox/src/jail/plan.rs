@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::policy::Bind;
 use super::seccomp::Syscalls;
-use super::{Part, REJOIN_INSIDE, Request};
+use super::{DriverFilter, Part, REJOIN_INSIDE, Request};
+use crate::driver::{Branch, UnknownBranch};
 
 /// One thing to ask of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +18,8 @@ pub enum Step {
     MakeMountsPrivate,
     /// The child goes on as first process of its pid namespace; the parent becomes its guard, with the same user: its
     /// death must be allowed to kill the child.
-    ForkIntoPidNamespace(Option<u32>),
+    /// With a branch of NVIDIA's driver, the guard is prepared to supervise what the child asks of it.
+    ForkIntoPidNamespace(Option<u32>, Option<Branch>),
     MountRoot(PathBuf),
     Bind {
         root: PathBuf,
@@ -44,6 +46,10 @@ pub enum Step {
     Tether,
     ForbidDumps,
     NoNewPrivileges,
+    /// No request that the driver library of this branch does not make; of a driver that nobody has read, none is known.
+    FilterDriver(Result<Branch, UnknownBranch>),
+    /// The guard must be able to supervise us; it begins when we are told to.
+    TrySupervision,
     /// No call by which a descriptor could be sent to another process.
     FilterSending,
     Filter(Syscalls),
@@ -64,7 +70,7 @@ impl Step {
     /// Steps after whose failure the process cannot do its work: in a pid namespace that was made but not entered,
     /// there can be no threads.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::ForkIntoPidNamespace(_) | Self::Tether)
+        matches!(self, Self::ForkIntoPidNamespace(..) | Self::Tether)
     }
 }
 
@@ -87,9 +93,14 @@ pub fn plan(request: &Request) -> Vec<(Part, Step)> {
         (Part::CgroupNamespace, Unshare(Namespace::Cgroup)),
     ]);
     let pid = !request.without_pid_namespace;
+    let filter = if policy.needs_driver() { request.driver_filter } else { DriverFilter::Off };
+    let branch = &request.branch;
+    // The guard looks into the worker, as anybody of its user could: it must have one of its own.
+    let supervised =
+        branch.as_ref().ok().filter(|_| filter == DriverFilter::Supervise && request.uid.is_some()).copied();
     if pid {
         steps.push((Part::PidNamespace, Unshare(Namespace::Pid)));
-        steps.push((Part::PidNamespace, ForkIntoPidNamespace(request.uid)));
+        steps.push((Part::PidNamespace, ForkIntoPidNamespace(request.uid, supervised)));
     }
     steps.push((Part::Root, MountRoot(root.clone())));
     steps.extend(policy.binds().into_iter().map(|bind| (Part::Root, Bind { root: root.clone(), bind })));
@@ -119,6 +130,12 @@ pub fn plan(request: &Request) -> Vec<(Part, Step)> {
         steps.push((Part::PidNamespace, Tether));
     }
     steps.extend([(Part::NoNewPrivileges, ForbidDumps), (Part::NoNewPrivileges, NoNewPrivileges)]);
+    if filter != DriverFilter::Off {
+        steps.push((Part::DriverFilter, FilterDriver(branch.clone())));
+    }
+    if filter == DriverFilter::Supervise {
+        steps.push((Part::DriverFilter, TrySupervision));
+    }
     if request.names_descriptors {
         steps.push((Part::KeptDescriptors, FilterSending));
     }

@@ -91,6 +91,11 @@ impl Policy {
         matches!(self, Self::Nvidia { .. })
     }
 
+    /// Whether it reaches NVIDIA's kernel driver.
+    pub(super) fn needs_driver(&self) -> bool {
+        matches!(self, Self::Nvidia { .. })
+    }
+
     pub(super) fn syscalls(&self) -> Syscalls {
         match self {
             Self::Soft => Syscalls::Soft,

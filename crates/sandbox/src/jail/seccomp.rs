@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use crate::driver::{Branch, LISTENER_REQUESTS, requests};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     sock_filter,
@@ -145,6 +146,7 @@ const SOFT: &[libc::c_long] = &[
     libc::SYS_mincore,
     libc::SYS_msync,
     libc::SYS_mlock,
+    libc::SYS_mlock2,
     libc::SYS_munlock,
     libc::SYS_brk,
     libc::SYS_membarrier,
@@ -198,6 +200,86 @@ const SOFT: &[libc::c_long] = &[
     // The watched end of a client.
     libc::SYS_pidfd_open,
     libc::SYS_waitid,
+];
+
+/// All that the preemptor needs: it waits for requests and for the ends of processes, and makes one kind of driver call.
+const PREEMPTOR: &[libc::c_long] = &[
+    // The broker's socket, doorbells of its threads, the log.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_close,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_ppoll,
+    libc::SYS_eventfd2,
+    // The page of a software GPU: its size and seals.
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fcntl,
+    // Memory and threads; `clone` is allowed below for threads only.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_tgkill,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_getrandom,
+];
+
+/// All that a supervisor needs: it learns of calls, reads and writes its worker's memory, duplicates its files, and makes its
+/// calls.
+const SUPERVISOR: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_close,
+    libc::SYS_ppoll,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    // What kind of file it is.
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    // Whose thread has called: sends no signal.
+    libc::SYS_tgkill,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_wait4,
+    // Memory.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_clock_gettime,
+    libc::SYS_getrandom,
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -254,6 +336,44 @@ pub(super) fn install_against_sending() -> io::Result<()> {
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }
     Ok(())
+}
+
+/// Leaves this process nothing but waiting, and one driver request. It must have no other thread.
+pub fn confine_preemptor(request: u32) -> io::Result<()> {
+    for program in preemptor(request).map_err(io::Error::other)? {
+        seccompiler::apply_filter(&program).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+/// Leaves a supervisor its work, and nothing else.
+pub(crate) fn confine_supervisor(branch: Branch) -> io::Result<()> {
+    let mut rules = always(SUPERVISOR);
+    let calls = requests::supervised(branch).into_iter().map(u64::from);
+    let requests = LISTENER_REQUESTS.into_iter().chain(calls).map(|request| when(1, SeccompCmpOp::Eq, request));
+    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>().map_err(io::Error::other)?);
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(always(&[libc::SYS_poll]));
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    for program in [no_second_abi(), filter(rules, refused, SeccompAction::Allow).map_err(io::Error::other)?] {
+        seccompiler::apply_filter(&program).map_err(io::Error::other)?;
+    }
+    Ok(())
+}
+
+fn preemptor(request: u32) -> Result<[BpfProgram; 3], seccompiler::BackendError> {
+    let errno = |errno: libc::c_int| SeccompAction::Errno(errno.unsigned_abs());
+    let mut rules = always(PREEMPTOR);
+    let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+    rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
+    rules.insert(libc::SYS_ioctl, vec![when(1, SeccompCmpOp::Eq, request.into())?]);
+    // Names of threads.
+    rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, libc::PR_SET_NAME as u64)?]);
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(always(&[libc::SYS_poll]));
+    rules.insert(libc::SYS_clone3, Vec::new());
+    let clone3 = filter(always(&[libc::SYS_clone3]), SeccompAction::Allow, errno(libc::ENOSYS))?;
+    Ok([no_second_abi(), clone3, filter(rules, errno(libc::EPERM), SeccompAction::Allow)?])
 }
 
 fn against_sending() -> Result<BpfProgram, seccompiler::BackendError> {
@@ -363,6 +483,8 @@ mod tests {
     fn the_lists_compile_and_do_not_contradict_each_other() {
         assert_eq!(programs(Syscalls::Soft).unwrap().len(), 4);
         assert_eq!(programs(Syscalls::Nvidia).unwrap().len(), 4);
+        assert!(preemptor(7).is_ok());
+        assert!(PREEMPTOR.iter().all(|call| !KILL.contains(call) && !REFUSE.contains(call)));
         assert!(SOFT.iter().all(|call| !KILL.contains(call) && !REFUSE.contains(call)));
     }
 }

@@ -28,6 +28,8 @@ fn request(uid: Option<u32>) -> Request {
         keep: vec![3],
         without_pid_namespace: false,
         names_descriptors: uid.is_some(),
+        driver_filter: DriverFilter::Off,
+        branch: Branch::of("580.1"),
     }
 }
 
@@ -49,7 +51,7 @@ fn privileges_go_after_the_root_and_before_the_filter() {
         position(&steps, |s| matches!(s, Step::CloseDescriptorsExcept(keep) if *keep == [3])),
         position(&steps, |s| *s == Step::Unshare(Namespace::Mount)),
         position(&steps, |s| *s == Step::MakeMountsPrivate),
-        position(&steps, |s| matches!(s, Step::ForkIntoPidNamespace(_))),
+        position(&steps, |s| matches!(s, Step::ForkIntoPidNamespace(..))),
         position(&steps, |s| matches!(s, Step::MountRoot(_))),
         position(&steps, |s| matches!(s, Step::MountProc(_))),
         position(&steps, |s| matches!(s, Step::PivotRoot(_))),
@@ -105,7 +107,7 @@ fn nothing_is_mounted_where_the_mounts_would_be_everybodys() {
 #[test]
 fn a_machine_without_namespaces_still_drops_what_it_can() {
     let (report, steps) = attempt(&request(None), |s| matches!(s, Step::Unshare(_)));
-    assert!(!steps.iter().any(|s| matches!(s, Step::ForkIntoPidNamespace(_))));
+    assert!(!steps.iter().any(|s| matches!(s, Step::ForkIntoPidNamespace(..))));
     assert_eq!(report.reasons.len(), 9);
     for step in [Step::DropCapabilities, Step::NoNewPrivileges, Step::SetLimits] {
         assert!(steps.contains(&step), "{step:?}");
@@ -114,7 +116,7 @@ fn a_machine_without_namespaces_still_drops_what_it_can() {
 
 #[test]
 fn a_half_entered_pid_namespace_is_fatal() {
-    let mut fake = Fake { performed: Vec::new(), refuse: |s| matches!(s, Step::ForkIntoPidNamespace(_)) };
+    let mut fake = Fake { performed: Vec::new(), refuse: |s| matches!(s, Step::ForkIntoPidNamespace(..)) };
     assert!(enter(&mut fake, &plan(&request(Some(1)))).is_err());
 }
 
@@ -123,8 +125,38 @@ fn without_a_pid_namespace_the_driver_sees_the_proc_that_fits() {
     let mut request = request(Some(1));
     request.without_pid_namespace = true;
     let (_, steps) = attempt(&request, |_| false);
-    assert!(!steps.iter().any(|s| matches!(s, Step::ForkIntoPidNamespace(_) | Step::Tether)));
+    assert!(!steps.iter().any(|s| matches!(s, Step::ForkIntoPidNamespace(..) | Step::Tether)));
     assert!(steps.iter().any(|s| matches!(s, Step::BindAs { to: "proc", .. })));
+}
+
+#[test]
+fn the_filter_before_the_driver_is_for_those_who_reach_one() {
+    let mut request = request(Some(1));
+    let is_filter = |step: &Step| matches!(step, Step::FilterDriver(Ok(_)) | Step::TrySupervision);
+    for (filter, count) in [(DriverFilter::Off, 0), (DriverFilter::Refuse, 1), (DriverFilter::Supervise, 2)] {
+        request.driver_filter = filter;
+        let (report, steps) = attempt(&request, |_| false);
+        assert!(report.missing.is_empty());
+        assert_eq!(steps.iter().filter(|step| is_filter(step)).count(), count, "{filter:?}");
+        let supervised = |step: &Step| matches!(step, Step::ForkIntoPidNamespace(_, Some(_)));
+        assert_eq!(steps.iter().any(supervised), filter == DriverFilter::Supervise);
+        if count > 0 {
+            let filter = position(&steps, is_filter);
+            assert!(filter > position(&steps, |s| *s == Step::NoNewPrivileges), "the kernel would refuse it");
+            assert!(filter < position(&steps, |s| matches!(s, Step::Filter(_))));
+        }
+    }
+    // Where workers share a user, others of that user could look into them, too.
+    request.uid = None;
+    let (_, steps) = attempt(&request, |_| false);
+    assert!(steps.contains(&Step::ForkIntoPidNamespace(None, None)));
+    request.policy = Policy::Soft;
+    assert!(!attempt(&request, |_| false).1.iter().any(is_filter));
+    let (report, _) =
+        attempt(&Request { policy: self::request(None).policy, branch: Branch::of("1.1"), ..request }, |s| {
+            matches!(s, Step::FilterDriver(Err(_)))
+        });
+    assert_eq!(report.missing.to_string(), "driver filter", "of a driver that nobody has read there is no list");
 }
 
 #[test]

@@ -11,30 +11,32 @@ use control::BrokerLink;
 
 pub(crate) struct Charge {
     ledger: Arc<BrokerLink>,
+    /// The GPU's index.
+    gpu: u32,
     bytes: u64,
 }
 
 impl Memory {
-    /// Asks the ledger for memory that the driver is about to take for itself.
-    pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, Refusal> {
+    /// Asks the ledger for memory that the driver is about to take for itself. `gpu`: an index.
+    pub(crate) fn charge(&self, gpu: u32, bytes: u64) -> Result<Charge, Refusal> {
         if bytes > 0 {
-            self.ledger.charge(bytes).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+            self.ledger.charge(gpu, bytes).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
         }
-        Ok(Charge { ledger: self.ledger.clone(), bytes })
+        Ok(Charge { ledger: self.ledger.clone(), gpu, bytes })
     }
 }
 
 impl Memory {
     /// What the ledger has granted already.
-    pub(crate) fn granted(&self, bytes: u64) -> Charge {
-        Charge { ledger: self.ledger.clone(), bytes }
+    pub(crate) fn granted(&self, gpu: u32, bytes: u64) -> Charge {
+        Charge { ledger: self.ledger.clone(), gpu, bytes }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.ledger.release(self.bytes);
+            self.ledger.release(self.gpu, self.bytes);
         }
     }
 }

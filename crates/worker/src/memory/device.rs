@@ -11,14 +11,15 @@ use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
 
+use super::relocate::{Backed, Room};
 use super::{Memory, Space, State};
 use crate::{Refusal, succeed};
 
 /// Blocks above this size get mappings of their own.
 const LARGE: u64 = 1 << 20;
-const CHUNK: u64 = 2 * DEVICE_GRANULE;
+pub(super) const CHUNK: u64 = 2 * DEVICE_GRANULE;
 /// What the driver aligns blocks to.
-const ALIGN: u64 = 512;
+pub(super) const ALIGN: u64 = 512;
 
 pub(super) const LOCATION_DEVICE: u32 = 1;
 pub(super) const HANDLE_POSIX_DESCRIPTOR: u32 = 1;
@@ -28,15 +29,50 @@ pub(super) const ACCESS_READ_WRITE: u32 = 3;
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     len: u64,
+    device: i32,
     context: u32,
     small: bool,
 }
 
+impl Block {
+    pub(super) fn small(len: u64, device: i32, context: u32) -> Self {
+        Block { len, device, context, small: true }
+    }
+
+    pub(super) fn is_small(&self) -> bool {
+        self.small
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+}
+
 pub(super) struct SmallChunk {
-    base: u64,
-    device: i32,
-    context: u32,
-    space: Space,
+    pub(super) base: u64,
+    pub(super) device: i32,
+    pub(super) context: u32,
+    pub(super) space: Space,
+    /// Blocks in it that the client has.
+    pub(super) live: u32,
+}
+
+impl SmallChunk {
+    pub(super) fn holds(&self, address: u64) -> bool {
+        (self.base..self.base + CHUNK).contains(&address)
+    }
+}
+
+/// Where a block lies.
+pub(super) struct Home {
+    pub device: i32,
+    /// Of the mapping.
+    pub base: u64,
+    pub size: u64,
+    /// Of the block.
+    pub room: u64,
+    /// It shares the mapping with others.
+    pub has_neighbours: bool,
 }
 
 /// A block freed on a stream: gone once the event has happened.
@@ -44,17 +80,45 @@ pub(super) struct Deferred {
     address: u64,
     block: Block,
     event: u64,
+    /// The context that the event lives in, which need not be the block's.
+    event_context: u32,
+}
+
+/// No memory was put behind an address range.
+pub(super) struct NotBacked {
+    pub(super) why: Refusal,
+    /// Some lies there all the same, because the driver did not take it back: it stays paid, and the range out of use.
+    pub(super) stays: bool,
+}
+
+impl From<Refusal> for NotBacked {
+    fn from(why: Refusal) -> Self {
+        Self { why, stays: false }
+    }
+}
+
+/// There is no block.
+struct NotAllocated {
+    why: Refusal,
+    /// The zone may have it, but the GPU has none left.
+    gpu_is_full: bool,
+}
+
+impl From<Refusal> for NotAllocated {
+    fn from(why: Refusal) -> Self {
+        Self { why, gpu_is_full: false }
+    }
 }
 
 impl Memory {
-    /// Where a block lies: start and length of the mapping, and whether it shares that with others.
-    pub(super) fn home_of(state: &State, address: u64) -> Option<(u64, u64, u64, bool)> {
+    pub(super) fn home_of(state: &State, address: u64) -> Option<Home> {
         let block = state.blocks.get(&address)?;
+        let (device, room) = (block.device, block.len);
         if !block.small {
-            return Some((address, block.len, block.len, false));
+            return Some(Home { device, base: address, size: block.len, room, has_neighbours: false });
         }
         let chunk = state.chunks.iter().find(|chunk| (chunk.base..chunk.base + CHUNK).contains(&address))?;
-        Some((chunk.base, CHUNK, block.len, true))
+        Some(Home { device, base: chunk.base, size: CHUNK, room, has_neighbours: true })
     }
 
     /// A new block for the given context of the given device.
@@ -64,23 +128,28 @@ impl Memory {
         }
         self.reclaim(context, false, |_| true);
         self.settle_scrubs(context, false);
-        let first = self.try_allocate(&mut self.state(), device, context, bytes);
-        match first {
-            Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))
-                if self.reclaim(context, true, |_| true) | self.settle_scrubs(context, true) =>
+        let room = Room::new(&self.ledger);
+        loop {
+            let NotAllocated { why, gpu_is_full } = match self.try_allocate(&mut self.state(), device, context, bytes)
             {
-                self.try_allocate(&mut self.state(), device, context, bytes)
+                Ok(address) => return Ok(address),
+                Err(failed) => failed,
+            };
+            let is_full = why == Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
+            let reclaimed = is_full && self.reclaim(context, true, |_| true) | self.settle_scrubs(context, true);
+            let again = reclaimed || gpu_is_full && room.wait(self.gpu(device), bytes.max(CHUNK));
+            if !again {
+                return Err(why);
             }
-            outcome => outcome,
         }
     }
 
-    fn try_allocate(&self, state: &mut State, device: i32, context: u32, bytes: u64) -> Result<u64, Refusal> {
+    fn try_allocate(&self, state: &mut State, device: i32, context: u32, bytes: u64) -> Result<u64, NotAllocated> {
         let out_of_memory = Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
         if bytes > LARGE || self.ledger.isolates() {
             let len = bytes.checked_next_multiple_of(DEVICE_GRANULE).ok_or(out_of_memory)?;
             let address = self.map_new(state, device, len)?;
-            state.blocks.insert(address, Block { len, context, small: false });
+            state.blocks.insert(address, Block { len, device, context, small: false });
             softgpu::blocks::made(address, len, bytes);
             return Ok(address);
         }
@@ -94,59 +163,81 @@ impl Memory {
                 softgpu::blocks::nothing_in(base, CHUNK);
                 let mut space = Space::new(base, CHUNK);
                 let address = space.take(len, ALIGN).ok_or(out_of_memory)?;
-                state.chunks.push(SmallChunk { base, device, context, space });
+                state.chunks.push(SmallChunk { base, device, context, space, live: 0 });
                 address
             }
         };
-        state.blocks.insert(address, Block { len, context, small: true });
+        state.blocks.insert(address, Block { len, device, context, small: true });
         softgpu::blocks::made(address, len, bytes);
         Ok(address)
     }
 
     /// Charges, creates and maps `len` bytes (whole granules) of a device.
-    fn map_new(&self, state: &mut State, device: i32, len: u64) -> Result<u64, Refusal> {
-        self.ledger.charge(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
-        let mapped = state
-            .space
-            .take(len, DEVICE_GRANULE)
-            .ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))
-            .and_then(|address| self.back(address, device, len).inspect_err(|_| state.space.give(address, len)));
+    fn map_new(&self, state: &mut State, device: i32, len: u64) -> Result<u64, NotAllocated> {
+        let gpu = self.gpu(device);
+        self.ledger.charge(gpu, len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+        let place = state.space.take(len, DEVICE_GRANULE);
+        let mapped = match place {
+            Some(address) => self.back(address, device, len).inspect_err(|error| {
+                if !error.stays {
+                    state.space.give(address, len);
+                }
+            }),
+            None => Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY).into()),
+        };
         match mapped {
             Ok(address) => {
                 state.mapped.insert(address, len);
+                state.backed.insert(address, Backed::new(device, len));
                 Ok(address)
             }
-            Err(refusal) => {
-                self.ledger.release(len);
-                Err(refusal)
+            Err(NotBacked { why, stays }) => {
+                if !stays {
+                    self.ledger.release(gpu, len);
+                }
+                let gpu_is_full = place.is_some() && why == Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY);
+                Err(NotAllocated { why, gpu_is_full })
             }
         }
     }
 
     /// Puts new physical memory behind a free address range.
-    fn back(&self, address: u64, device: i32, len: u64) -> Result<u64, Refusal> {
-        let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
+    fn back(&self, address: u64, device: i32, len: u64) -> Result<u64, NotBacked> {
+        self.back_unreachable(address, device, len)?;
+        self.give_access(address, device, len).map_err(|why| {
+            // SAFETY: the range was mapped above, and nobody knows of it.
+            let unmapped = unsafe { (self.driver.cuMemUnmap)(address, len as usize) };
+            NotBacked { why, stays: unmapped != CUDA_SUCCESS }
+        })?;
+        Ok(address)
+    }
+
+    /// The same, which nobody can read or write yet.
+    pub(super) fn back_unreachable(&self, address: u64, device: i32, len: u64) -> Result<(), Refusal> {
         let properties = CUmemAllocationProp {
             kind: allocation_type::PINNED,
             requested_handle_types: HANDLE_POSIX_DESCRIPTOR,
-            location,
+            location: CUmemLocation { kind: LOCATION_DEVICE, id: device },
             ..Default::default()
         };
-        let access = CUmemAccessDesc { location, flags: ACCESS_READ_WRITE };
         let mut physical = 0;
         let driver = &self.driver;
-        // SAFETY: the range is ours and free; the structs live across the calls.
+        // SAFETY: the range is ours and free; the struct lives across the calls.
         unsafe {
             succeed((driver.cuMemCreate)(&mut physical, len as usize, &properties, 0))?;
             let mapped = succeed((driver.cuMemMap)(address, len as usize, 0, physical, 0));
             // The mapping keeps the memory alive; nobody needs the handle.
             (driver.cuMemRelease)(physical);
-            mapped?;
-            succeed((driver.cuMemSetAccess)(address, len as usize, &access, 1)).inspect_err(|_| {
-                (driver.cuMemUnmap)(address, len as usize);
-            })?;
+            mapped
         }
-        Ok(address)
+    }
+
+    /// Lets a device read and write mappings of ours that lie one after the other.
+    pub(super) fn give_access(&self, address: u64, device: i32, len: u64) -> Result<(), Refusal> {
+        let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
+        let access = CUmemAccessDesc { location, flags: ACCESS_READ_WRITE };
+        // SAFETY: the range is mapped by us; the struct lives across the call.
+        succeed(unsafe { (self.driver.cuMemSetAccess)(address, len as usize, &access, 1) })
     }
 
     /// Takes a block back, after all work of its context, which is `current`; `wait` waits for that.
@@ -170,8 +261,9 @@ impl Memory {
     fn take_back(&self, address: u64, block: Block, current: u32) -> Result<(), Refusal> {
         softgpu::blocks::gone(address, block.len);
         if !block.small {
-            return self.unmap(&mut self.state(), address, block.len);
+            return self.unmap(&mut self.state(), block.device, address, block.len);
         }
+        self.state().leave_chunk(address);
         // A context that cannot scrub is poisoned: its memory stays out of use until the process ends.
         self.scrub(current, address, block.len)?;
         self.state().scrubbing.entry(current).or_default().push((address, block.len));
@@ -179,7 +271,7 @@ impl Memory {
     }
 
     /// Hands out again what has been zeroed, or waits until it has. Answers whether there was anything.
-    fn settle_scrubs(&self, current: u32, wait: bool) -> bool {
+    pub(super) fn settle_scrubs(&self, current: u32, wait: bool) -> bool {
         let (stream, zeroing) = {
             let mut state = self.state();
             let Some(stream) = state.scrubbers.get(&current).copied() else { return false };
@@ -213,21 +305,22 @@ impl Memory {
         // One empty chunk stays, so that a loop of one small block does not map and unmap.
         if siblings > 1 && state.chunks[at].space.is_whole(base, CHUNK) {
             state.chunks.swap_remove(at);
-            let _ = self.unmap(&mut state, base, CHUNK);
+            let _ = self.unmap(&mut state, device, base, CHUNK);
         }
     }
 
-    fn unmap(&self, state: &mut State, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(super) fn unmap(&self, state: &mut State, device: i32, address: u64, len: u64) -> Result<(), Refusal> {
         // SAFETY: exactly this range was mapped by `back`.
         succeed(unsafe { (self.driver.cuMemUnmap)(address, len as usize) })?;
         state.mapped.remove(&address);
+        state.backed.remove(&address);
         state.space.give(address, len);
-        self.ledger.release(len);
+        self.ledger.release(self.gpu(device), len);
         Ok(())
     }
 
     /// Has a range zeroed, on a stream of the current context that waits for nobody's work.
-    fn scrub(&self, current: u32, address: u64, len: u64) -> Result<(), Refusal> {
+    pub(super) fn scrub(&self, current: u32, address: u64, len: u64) -> Result<(), Refusal> {
         let driver = &self.driver;
         let known = self.state().scrubbers.get(&current).copied();
         let stream = match known {
@@ -249,8 +342,8 @@ impl Memory {
         succeed(unsafe { (driver.cuMemsetD8Async)(address, 0, len as usize, stream) })
     }
 
-    /// Takes a block back once `stream` has come so far.
-    pub(crate) fn free_on_stream(&self, address: u64, stream: CUstream) -> Result<(), Refusal> {
+    /// Takes a block back once `stream`, of the context `current`, has come so far.
+    pub(crate) fn free_on_stream(&self, address: u64, stream: CUstream, current: u32) -> Result<(), Refusal> {
         let mut state = self.state();
         let block = state.blocks.get(&address).copied().ok_or(Refusal::Code(CUDA_ERROR_INVALID_VALUE))?;
         let driver = &self.driver;
@@ -263,7 +356,7 @@ impl Memory {
             })?;
         }
         state.blocks.remove(&address);
-        state.deferred.push_back(Deferred { address, block, event: event as u64 });
+        state.deferred.push_back(Deferred { address, block, event: event as u64, event_context: current });
         drop(state);
         self.withdraw(address);
         Ok(())
@@ -271,9 +364,9 @@ impl Memory {
 
     /// Takes back what was freed on streams that have come so far, or waits until they have. Answers whether there was
     /// anything.
-    fn reclaim(&self, current: u32, wait: bool, wanted: impl Fn(&Block) -> bool) -> bool {
+    fn reclaim(&self, current: u32, wait: bool, wanted: impl Fn(&Deferred) -> bool) -> bool {
         let (mine, others): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.state().deferred).into_iter().partition(|deferred| wanted(&deferred.block));
+            std::mem::take(&mut self.state().deferred).into_iter().partition(wanted);
         self.state().deferred.extend(others);
         let any = !mine.is_empty();
         for deferred in mine {
@@ -282,7 +375,7 @@ impl Memory {
             let done = unsafe {
                 if wait { (self.driver.cuEventSynchronize)(event) } else { (self.driver.cuEventQuery)(event) }
             };
-            if done == CUDA_ERROR_NOT_READY {
+            if done == CUDA_ERROR_NOT_READY && !wait {
                 self.state().deferred.push_back(deferred);
                 continue;
             }
@@ -295,7 +388,9 @@ impl Memory {
 
     /// Takes back everything of a context that is being retired, and is current.
     pub(crate) fn retire(&self, context: u32) {
-        self.reclaim(context, true, |block| block.context == context);
+        self.reclaim(context, true, |deferred| {
+            deferred.block.context == context || deferred.event_context == context
+        });
         let blocks: Vec<(u64, Block)> = {
             let mut state = self.state();
             let gone: Vec<u64> = state
@@ -311,11 +406,69 @@ impl Memory {
             self.withdraw(address);
             let _ = self.take_back(address, block, context);
         }
+        self.zero_freed(context);
         self.settle_scrubs(context, true);
         let stream = self.state().scrubbers.remove(&context);
         if let Some(stream) = stream {
             // SAFETY: a stream of ours, in the context that is current.
             unsafe { (self.driver.cuStreamDestroy_v2)(stream as CUstream) };
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use control::BrokerLink;
+    use control::backend::Backend;
+    use control::messages::{ToWorker, to_broker, to_worker};
+
+    use super::*;
+    use crate::test_driver::{ACCESS, EVENTS, driver};
+
+    /// Memory, and how much of the account it has.
+    pub(in super::super) fn memory() -> (Memory, Arc<BrokerLink>, Arc<AtomicI64>) {
+        let charged = Arc::new(AtomicI64::new(0));
+        let account = charged.clone();
+        let link = Arc::new(BrokerLink::in_process(Box::new(move |message| {
+            match message.kind {
+                to_broker::CHARGE => _ = account.fetch_add(message.value as i64, Ordering::Relaxed),
+                to_broker::RELEASE => _ = account.fetch_sub(message.value as i64, Ordering::Relaxed),
+                _ => {}
+            }
+            (ToWorker::new(to_worker::REPLY), Vec::new())
+        })));
+        let gpus =
+            Arc::new(crate::Gpus::new(&Backend::Nvidia { library: "".into(), devices: Vec::new() }, Vec::new()));
+        (Memory::new(Arc::new(driver()), gpus, link.clone()), link, charged)
+    }
+
+    #[test]
+    fn what_is_freed_on_a_stream_is_not_waited_for_when_the_streams_context_is_gone() {
+        const BLOCKS: u32 = 1;
+        const STREAMS: u32 = 2;
+        let (memory, ..) = memory();
+        let address = memory.allocate(0, BLOCKS, 2 * LARGE).unwrap();
+        memory.free_on_stream(address, null_mut(), STREAMS).unwrap();
+        assert_eq!((EVENTS.get(), memory.state().deferred.len()), (1, 1));
+        memory.retire(STREAMS);
+        assert_eq!((EVENTS.get(), memory.state().deferred.len()), (0, 0));
+    }
+
+    #[test]
+    fn memory_that_the_driver_does_not_take_back_stays_paid_and_its_place_out_of_use() {
+        let (memory, link, charged) = memory();
+        ACCESS.set(CUDA_ERROR_ILLEGAL_ADDRESS);
+        assert_eq!(memory.allocate(0, 1, 2 * LARGE), Err(Refusal::Code(CUDA_ERROR_ILLEGAL_ADDRESS)));
+        ACCESS.set(CUDA_SUCCESS);
+        let address = memory.allocate(0, 1, 2 * LARGE).unwrap();
+        link.zone_usage(0);
+        assert_eq!(charged.load(Ordering::Relaxed), 4 * LARGE as i64);
+        assert!(address >= cuda_abi::plan::DEVICE_BASE + DEVICE_GRANULE, "{address:#x} is taken");
+        memory.free(address, 1, || Ok(())).unwrap();
+        link.zone_usage(0);
+        assert_eq!(charged.load(Ordering::Relaxed), 2 * LARGE as i64);
     }
 }

@@ -13,11 +13,11 @@ use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
 
-use super::device::{ACCESS_READ_WRITE, HANDLE_POSIX_DESCRIPTOR, LOCATION_DEVICE};
+use super::device::{ACCESS_READ_WRITE, HANDLE_POSIX_DESCRIPTOR, Home, LOCATION_DEVICE, NotBacked};
 use super::vmm::Physical;
 use super::{Memory, State};
 use crate::{Refusal, succeed};
-use control::link::NotShared;
+use control::link::{Imported, NotShared};
 use control::messages::{Shared, Token, shared, shared_flags};
 
 const INVALID: Refusal = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
@@ -85,7 +85,7 @@ impl Memory {
     /// Offers a block to others; answers with its token, the same one as before if there is one.
     pub(crate) fn export(&self, address: u64, len: u64, kind: u64) -> Result<Token, Refusal> {
         let epoch = self.ledger.epoch();
-        let (base, size, room, has_neighbours) = {
+        let Home { device, base, size, room, has_neighbours } = {
             let state = self.state();
             if let Some(known) = state.exports.get(&address).filter(|known| known.epoch == epoch) {
                 return Ok(known.token);
@@ -95,10 +95,14 @@ impl Memory {
         if len == 0 || len > room {
             return Err(INVALID);
         }
+        // From here on others may map it, also when the broker is gone that knew of it: it stays where it is.
+        if let Some(backed) = self.state().backed.get_mut(&base) {
+            backed.is_shared = true;
+        }
         let file = self.descriptor_of(base)?;
         let flags = if has_neighbours { shared_flags::HAS_NEIGHBOURS } else { 0 };
         let details = Shared { kind, size, offset: address - base, len, flags };
-        let token = self.ledger.export(details, Token::default(), Some(borrow(&file)))?;
+        let token = self.ledger.export(self.gpu(device), details, Token::default(), Some(borrow(&file)))?;
         let mut state = self.state();
         let freed = !state.blocks.contains_key(&address);
         let first = state.exports.get(&address).filter(|known| known.epoch == epoch).map(|known| known.token);
@@ -161,7 +165,7 @@ impl Memory {
         }
         let imported = self.ledger.import(token, kind)?;
         let Shared { size, offset, len, flags, .. } = imported.details;
-        let mapped = self.map_import(&imported.fd, size, device, flags);
+        let mapped = self.map_import(&imported, size, device, flags);
         let (base, physical) = mapped.inspect_err(|_| self.ledger.close_import(token))?;
         importing.leave(&self.driver, physical, imported.fd);
         let start = base + offset;
@@ -172,33 +176,47 @@ impl Memory {
     }
 
     /// Answers with the address, and the handle that is left over.
-    fn map_import(&self, file: &OwnedFd, size: u64, device: i32, flags: u64) -> Result<(u64, u64), Refusal> {
+    fn map_import(&self, imported: &Imported, size: u64, device: i32, flags: u64) -> Result<(u64, u64), Refusal> {
         if size == 0 || !size.is_multiple_of(DEVICE_GRANULE) {
             return Err(INVALID);
         }
-        let physical = self.undescribe(file)?;
+        let physical = self.undescribe(&imported.fd)?;
+        if !self.is_of(physical, imported.gpu) {
+            // SAFETY: a handle of ours, which nothing uses.
+            unsafe { (self.driver.cuMemRelease)(physical) };
+            return Err(INVALID);
+        }
         let address = self.state().space.take(size, DEVICE_GRANULE);
         let read_only = flags & shared_flags::READ_ONLY != 0;
         let location = CUmemLocation { kind: LOCATION_DEVICE, id: device };
         let access = CUmemAccessDesc { location, flags: if read_only { access::READ } else { ACCESS_READ_WRITE } };
         // SAFETY: the range is ours and free; the struct lives across the calls.
         let mapped = unsafe {
-            address.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)).and_then(|address| {
+            address.ok_or(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY).into()).and_then(|address| {
                 succeed((self.driver.cuMemMap)(address, size as usize, 0, physical, 0))?;
-                succeed((self.driver.cuMemSetAccess)(address, size as usize, &access, 1)).inspect_err(|_| {
-                    (self.driver.cuMemUnmap)(address, size as usize);
+                succeed((self.driver.cuMemSetAccess)(address, size as usize, &access, 1)).map_err(|why| {
+                    let unmapped = (self.driver.cuMemUnmap)(address, size as usize);
+                    NotBacked { why, stays: unmapped != CUDA_SUCCESS }
                 })?;
                 Ok((address, physical))
             })
         };
-        if mapped.is_err() {
+        mapped.map_err(|NotBacked { why, stays }| {
             // SAFETY: a handle of ours, which nothing uses.
             unsafe { (self.driver.cuMemRelease)(physical) };
-            if let Some(address) = address {
+            if let Some(address) = address.filter(|_| !stays) {
                 self.state().space.give(address, size);
             }
-        }
-        mapped
+            why
+        })
+    }
+
+    /// Whether physical memory is that of a GPU. Who exports it says so, and this zone pays for it there.
+    fn is_of(&self, physical: u64, gpu: u32) -> bool {
+        let mut properties = CUmemAllocationProp::default();
+        // SAFETY: a handle of ours; the output is a local.
+        let told = unsafe { (self.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical) };
+        told != CUDA_SUCCESS || !self.gpus.knows_origins() || self.gpu(properties.location.id) == gpu
     }
 
     /// Does an address lie in memory of another worker?
@@ -238,19 +256,19 @@ impl Memory {
     /// Offers the client's own physical memory to others.
     pub(crate) fn export_physical(&self, physical: u64) -> Result<Token, Refusal> {
         let epoch = self.ledger.epoch();
-        let (size, known, foreign) = {
+        let (size, gpu, handle, known, foreign) = {
             let state = self.state();
             let entry = state.physical.get(&physical).ok_or(INVALID)?;
             let known = entry.exported.filter(|known| known.epoch == epoch).map(|known| known.token);
             // What came from another worker is that worker's to give, under the token that it came with.
-            (entry.len, known, entry.imported)
+            (entry.len, entry.gpu, entry.handle, known, entry.imported)
         };
         if let Some(token) = known.or(foreign) {
             return Ok(token);
         }
-        let file = self.describe(physical)?;
+        let file = self.describe(handle)?;
         let details = Shared { kind: shared::PHYSICAL, size, offset: 0, len: size, flags: 0 };
-        let token = self.ledger.export(details, Token::default(), Some(borrow(&file)))?;
+        let token = self.ledger.export(gpu, details, Token::default(), Some(borrow(&file)))?;
         let old = match self.state().physical.get_mut(&physical) {
             Some(entry) => entry.exported.replace(Exported { token, epoch }),
             None => Some(Exported { token, epoch }),
@@ -277,11 +295,16 @@ impl Memory {
         }
         let imported = self.ledger.import(token, shared::PHYSICAL)?;
         let physical = self.undescribe(&imported.fd).inspect_err(|_| self.ledger.close_import(token))?;
-        let mut entry = Physical::new(imported.details.size);
+        if !self.is_of(physical, imported.gpu) {
+            // SAFETY: a handle of ours, which nothing uses.
+            unsafe { (self.driver.cuMemRelease)(physical) };
+            self.ledger.close_import(token);
+            return Err(INVALID);
+        }
+        let mut entry = Physical::new(physical, imported.gpu, imported.details.size);
         entry.imported = Some(token);
         entry.read_only = imported.details.flags & shared_flags::READ_ONLY != 0;
-        self.state().physical.insert(physical, entry);
-        Ok(physical)
+        Ok(self.state().enter_physical(entry))
     }
 }
 

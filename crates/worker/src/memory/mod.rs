@@ -4,11 +4,14 @@
 //! memory is the client's sealed memfds in the plan's host range. Module variables lie where the driver put them. A copy,
 //! set or free that names anything else is refused: the driver would take an unknown address for memory of this process.
 
+mod ahead;
 mod array;
 mod charge;
 mod device;
+mod globals;
 mod host;
 mod ipc;
+mod relocate;
 mod vmm;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -19,18 +22,25 @@ use cuda_abi::error::*;
 use cuda_abi::plan;
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use self::ahead::Granted;
 pub(crate) use self::array::array_bytes;
 pub(crate) use self::charge::Charge;
 pub(crate) use self::host::{Arena, reserve_host_range};
+pub(crate) use self::relocate::{NotReturned, Stretch};
 
 use self::device::{Block, Deferred, SmallChunk};
-use self::vmm::Physical;
+use self::globals::Globals;
+use self::relocate::{Backed, Standing};
+use self::vmm::{ClientMap, Physical};
 use super::Refusal;
+use super::gpus::Gpus;
+use super::handles::Object;
 use control::BrokerLink;
 use cuda_abi::space::Space;
 
 pub(crate) struct Memory {
     driver: Arc<Driver>,
+    gpus: Arc<Gpus>,
     /// The zone's ledger: asked before memory is taken, told when it is returned.
     ledger: Arc<BrokerLink>,
     state: Mutex<State>,
@@ -42,47 +52,59 @@ struct State {
     space: Space,
     /// Start → length of every device mapping.
     mapped: BTreeMap<u64, u64>,
+    /// Start → what this worker has put there itself: what it can move away and bring back.
+    backed: BTreeMap<u64, Backed>,
+    /// Where all of that is.
+    standing: Standing,
     chunks: Vec<SmallChunk>,
     blocks: HashMap<u64, Block>,
     deferred: VecDeque<Deferred>,
     /// The stream of each context that zeroes freed blocks, and what is on it: start and length.
     scrubbers: HashMap<u32, u64>,
     scrubbing: HashMap<u32, Vec<(u64, u64)>>,
+    /// Small blocks by context that nobody uses any more, and that are not being zeroed yet: start and length.
+    freed: HashMap<u32, Vec<(u64, u64)>>,
+    /// The chunk from which a context of a device gets blocks ahead, by its base.
+    ahead: HashMap<(i32, u32), u64>,
     /// Start → length of address ranges that the client reserved for mappings of its own.
     reserved: BTreeMap<u64, u64>,
+    /// By a number of ours: the driver's changes when memory is moved.
     physical: HashMap<u64, Physical>,
+    last_physical: u64,
     /// Start → physical memory mapped there by the client.
-    client_maps: BTreeMap<u64, (u64, u64)>,
+    client_maps: BTreeMap<u64, ClientMap>,
     /// Blocks that others may open, by address.
     exports: HashMap<u64, ipc::Exported>,
     /// Memory of other workers, by the address of the piece.
     imports: BTreeMap<u64, ipc::Import>,
     arenas: BTreeMap<u64, u64>,
-    /// Variables of modules and libraries, and whose they are.
-    globals: BTreeMap<u64, u64>,
-    global_owners: HashMap<u64, Vec<u64>>,
+    globals: Globals,
 }
 
 impl Memory {
-    pub(crate) fn new(driver: Arc<Driver>, ledger: Arc<BrokerLink>) -> Memory {
+    pub(crate) fn new(driver: Arc<Driver>, gpus: Arc<Gpus>, ledger: Arc<BrokerLink>) -> Memory {
         let state = State {
             space: Space::new(plan::DEVICE_BASE, plan::DEVICE_SIZE),
             mapped: BTreeMap::new(),
+            backed: BTreeMap::new(),
+            standing: Standing::default(),
             chunks: Vec::new(),
             blocks: HashMap::new(),
             deferred: VecDeque::new(),
             scrubbers: HashMap::new(),
             scrubbing: HashMap::new(),
+            freed: HashMap::new(),
+            ahead: HashMap::new(),
             reserved: BTreeMap::new(),
             physical: HashMap::new(),
+            last_physical: 0,
             client_maps: BTreeMap::new(),
             exports: HashMap::new(),
             imports: BTreeMap::new(),
             arenas: BTreeMap::new(),
-            globals: BTreeMap::new(),
-            global_owners: HashMap::new(),
+            globals: Globals::default(),
         };
-        Memory { driver, ledger, state: Mutex::new(state), importing: Mutex::default() }
+        Memory { driver, gpus, ledger, state: Mutex::new(state), importing: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -100,29 +122,24 @@ impl Memory {
         } else if plan::in_host(address, len) {
             covers(&state.arenas, address, len)
         } else {
-            covers(&state.globals, address, len)
+            state.globals.cover(address, len)
         };
         if known { Ok(()) } else { Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE)) }
     }
 
-    /// Admits a variable of a module or library, until that goes.
-    pub(crate) fn add_global(&self, owner: u64, address: u64, len: u64) {
-        let mut state = self.state();
-        if state.globals.insert(address, len).is_none() {
-            state.global_owners.entry(owner).or_default().push(address);
-        }
+    /// Admits a variable of a module or library, as long as that lives.
+    pub(crate) fn add_global(&self, owner: &Arc<Object>, address: u64, len: u64) {
+        self.state().globals.add(owner, address, len);
     }
 
-    pub(crate) fn remove_globals(&self, owner: u64) {
-        let mut state = self.state();
-        for address in state.global_owners.remove(&owner).unwrap_or_default() {
-            state.globals.remove(&address);
-        }
+    /// The index of a device that a message names, which need not be there.
+    fn gpu(&self, device: i32) -> u32 {
+        self.gpus.index(u32::try_from(device).unwrap_or(0))
     }
 
-    /// Free and total bytes as the zone sees them.
-    pub(crate) fn info(&self, device_free: u64, device_total: u64) -> (u64, u64) {
-        let (used, limit) = self.ledger.zone_usage();
+    /// Free and total bytes of a GPU, by its index, as the zone sees them.
+    pub(crate) fn info(&self, gpu: u32, device_free: u64, device_total: u64) -> (u64, u64) {
+        let (used, limit) = self.ledger.zone_usage(gpu);
         match limit {
             Some(limit) => {
                 let total = limit.min(device_total);
@@ -135,20 +152,29 @@ impl Memory {
 
 /// Do ranges that touch each other cover `[address, address + len)`?
 fn covers(ranges: &BTreeMap<u64, u64>, address: u64, len: u64) -> bool {
+    covers_with(ranges, |size| Some(*size), address, len)
+}
+
+/// The same for ranges that may not be there any more.
+fn covers_with<V>(ranges: &BTreeMap<u64, V>, size: impl Fn(&V) -> Option<u64>, address: u64, len: u64) -> bool {
     let Some(end) = address.checked_add(len) else { return false };
-    let Some((&start, &size)) = ranges.range(..=address).next_back() else { return false };
-    let mut reach = start + size;
+    let before = ranges.range(..=address).next_back();
+    let Some(mut reach) = before.and_then(|(start, range)| start.checked_add(size(range)?)) else { return false };
     if address >= reach && len > 0 {
         return false;
     }
     while reach < end {
-        match ranges.get(&reach) {
-            Some(size) => reach += size,
-            None => return false,
+        match ranges.get(&reach).and_then(|range| reach.checked_add(size(range)?)) {
+            // A range of no length leads nowhere.
+            Some(next) if next > reach => reach = next,
+            _ => return false,
         }
     }
     true
 }
+
+#[cfg(test)]
+mod exhaustive;
 
 #[cfg(test)]
 mod tests {

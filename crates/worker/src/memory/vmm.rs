@@ -4,7 +4,8 @@ use cuda_abi::error::*;
 use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
 
-use super::{Memory, covers};
+use super::relocate::Room;
+use super::{Memory, State, covers};
 use crate::{Refusal, succeed};
 use control::messages::Token;
 
@@ -12,7 +13,14 @@ const INVALID: Refusal = Refusal::Code(CUDA_ERROR_INVALID_VALUE);
 
 /// Physical memory that the client created: charged until its last handle and mapping are gone.
 pub(super) struct Physical {
+    /// The driver's, as long as somebody has one.
+    pub(super) handle: u64,
     pub(super) len: u64,
+    /// As the client asked for it.
+    pub(super) properties: CUmemAllocationProp,
+    pub(super) flags: u64,
+    /// Whose GPU's memory it is: an index.
+    pub(super) gpu: u32,
     /// Handles of the client's, and how many of them the driver counts.
     pub(super) handles: u32,
     pub(super) driver_handles: u32,
@@ -25,9 +33,46 @@ pub(super) struct Physical {
 }
 
 impl Physical {
-    pub(super) fn new(len: u64) -> Self {
-        let (imported, exported) = (None, None);
-        Self { len, handles: 1, driver_handles: 1, maps: 0, imported, read_only: false, exported }
+    pub(super) fn new(handle: u64, gpu: u32, len: u64) -> Self {
+        Self {
+            handle,
+            len,
+            properties: CUmemAllocationProp::default(),
+            flags: 0,
+            gpu,
+            handles: 1,
+            driver_handles: 1,
+            maps: 0,
+            imported: None,
+            read_only: false,
+            exported: None,
+        }
+    }
+
+    /// Whether nobody else has to do with it.
+    pub(super) fn is_own(&self) -> bool {
+        self.imported.is_none() && self.exported.is_none()
+    }
+}
+
+// SAFETY: the one pointer in the properties is for Windows, and always NULL here.
+unsafe impl Send for Physical {}
+
+/// A mapping that the client made.
+#[derive(Clone, Copy)]
+pub(super) struct ClientMap {
+    pub(super) len: u64,
+    /// Of the physical memory, where the mapping begins.
+    pub(super) offset: u64,
+    pub(super) physical: u64,
+}
+
+impl State {
+    /// Enters physical memory, and answers with its number.
+    pub(super) fn enter_physical(&mut self, physical: Physical) -> u64 {
+        self.last_physical += 1;
+        self.physical.insert(self.last_physical, physical);
+        self.last_physical
     }
 }
 
@@ -63,25 +108,28 @@ impl Memory {
         if len == 0 || !len.is_multiple_of(DEVICE_GRANULE) || properties.location.kind != 1 {
             return Err(INVALID);
         }
-        self.ledger.charge(len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+        let gpu = self.gpu(properties.location.id);
+        self.ledger.charge(gpu, len).map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
         let properties = CUmemAllocationProp { win32_handle_meta_data: std::ptr::null_mut(), ..*properties };
-        let mut physical = 0;
-        let mut state = self.state();
+        let mut handle = 0;
         // SAFETY: the struct and the output are locals.
-        let created = unsafe { (self.driver.cuMemCreate)(&mut physical, len as usize, &properties, flags) };
-        succeed(created).inspect_err(|_| self.ledger.release(len))?;
-        state.physical.insert(physical, Physical::new(len));
-        Ok(physical)
+        let mut create = || unsafe { (self.driver.cuMemCreate)(&mut handle, len as usize, &properties, flags) };
+        let mut created = create();
+        let room = Room::new(&self.ledger);
+        while created == CUDA_ERROR_OUT_OF_MEMORY && room.wait(gpu, len) {
+            created = create();
+        }
+        succeed(created).inspect_err(|_| self.ledger.release(gpu, len))?;
+        Ok(self.state().enter_physical(Physical { properties, flags, ..Physical::new(handle, gpu, len) }))
     }
 
     /// Gives up one handle; answers whether it was the last.
     pub(crate) fn release(&self, physical: u64) -> Result<bool, Refusal> {
-        // Under the lock: the driver may use the number again at once.
         let mut state = self.state();
         let entry = state.physical.get_mut(&physical).filter(|entry| entry.handles > 0).ok_or(INVALID)?;
         if entry.handles == entry.driver_handles {
             // SAFETY: the client holds a handle to it.
-            succeed(unsafe { (self.driver.cuMemRelease)(physical) })?;
+            succeed(unsafe { (self.driver.cuMemRelease)(entry.handle) })?;
             entry.driver_handles -= 1;
         }
         entry.handles -= 1;
@@ -93,7 +141,7 @@ impl Memory {
     }
 
     /// Takes out physical memory that nothing refers to any more.
-    fn settle(&self, state: &mut super::State, physical: u64) -> Option<Physical> {
+    fn settle(&self, state: &mut State, physical: u64) -> Option<Physical> {
         let gone = state.physical.get(&physical).is_some_and(|entry| entry.handles == 0 && entry.maps == 0);
         if gone { state.physical.remove(&physical) } else { None }
     }
@@ -111,25 +159,21 @@ impl Memory {
         if let Some(exported) = gone.exported {
             self.ledger.withdraw(exported.token);
         }
-        self.ledger.release(gone.len);
+        self.ledger.release(gone.gpu, gone.len);
     }
 
     pub(crate) fn map(&self, address: u64, len: u64, offset: u64, physical: u64, flags: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let fits = |entry: &Physical| offset.checked_add(len).is_some_and(|end| end <= entry.len);
         let end = address.checked_add(len).ok_or(INVALID)?;
-        let taken =
-            state.client_maps.range(..end).next_back().is_some_and(|(start, (size, _))| start + size > address);
-        if len == 0
-            || taken
-            || !covers(&state.reserved, address, len)
-            || !state.physical.get(&physical).is_some_and(fits)
-        {
+        let taken = state.client_maps.range(..end).next_back().is_some_and(|(start, map)| start + map.len > address);
+        let known = state.physical.get(&physical).filter(|entry| fits(entry)).map(|entry| entry.handle);
+        let Some(handle) = known.filter(|_| len > 0 && !taken && covers(&state.reserved, address, len)) else {
             return Err(INVALID);
-        }
+        };
         // SAFETY: the range is reserved by this client and free; the handle is its own.
-        succeed(unsafe { (self.driver.cuMemMap)(address, len as usize, offset as usize, physical, flags) })?;
-        state.client_maps.insert(address, (len, physical));
+        succeed(unsafe { (self.driver.cuMemMap)(address, len as usize, offset as usize, handle, flags) })?;
+        state.client_maps.insert(address, ClientMap { len, offset, physical });
         state.mapped.insert(address, len);
         if let Some(entry) = state.physical.get_mut(&physical) {
             entry.maps += 1;
@@ -141,11 +185,8 @@ impl Memory {
     pub(crate) fn unmap_client(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let mut state = self.state();
         let end = address.checked_add(len).ok_or(INVALID)?;
-        let inside: Vec<(u64, u64, u64)> = state
-            .client_maps
-            .range(address..end)
-            .map(|(start, (size, physical))| (*start, *size, *physical))
-            .collect();
+        let inside: Vec<(u64, u64, u64)> =
+            state.client_maps.range(address..end).map(|(start, map)| (*start, map.len, map.physical)).collect();
         let exact = inside.iter().map(|(_, size, _)| size).sum::<u64>() == len;
         if inside.is_empty() || inside[0].0 != address || !exact {
             return Err(INVALID);
@@ -166,6 +207,16 @@ impl Memory {
         Ok(())
     }
 
+    /// The driver's handle of physical memory of the client's.
+    pub(crate) fn handle_of(&self, physical: u64) -> Result<u64, Refusal> {
+        self.state()
+            .physical
+            .get(&physical)
+            .filter(|entry| entry.handles > 0)
+            .map(|entry| entry.handle)
+            .ok_or(INVALID)
+    }
+
     /// Is the whole range mapped by the client itself?
     pub(crate) fn check_client_map(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let state = self.state();
@@ -177,12 +228,12 @@ impl Memory {
     pub(crate) fn check_writable(&self, address: u64, len: u64) -> Result<(), Refusal> {
         let state = self.state();
         let before =
-            state.client_maps.range(..address).next_back().filter(|(start, (len, _))| address - **start < *len);
+            state.client_maps.range(..address).next_back().filter(|(start, map)| address - **start < map.len);
         let inside = state.client_maps.range(address..address.saturating_add(len));
         let read_only = before
             .into_iter()
             .chain(inside)
-            .any(|(_, (_, physical))| state.physical.get(physical).is_some_and(|p| p.read_only));
+            .any(|(_, map)| state.physical.get(&map.physical).is_some_and(|physical| physical.read_only));
         if read_only { Err(Refusal::Code(CUDA_ERROR_NOT_PERMITTED)) } else { Ok(()) }
     }
 
@@ -190,20 +241,24 @@ impl Memory {
     pub(crate) fn retain(&self, address: u64) -> Result<u64, Refusal> {
         let mut state = self.state();
         let found = state.client_maps.range(..=address).next_back();
-        let physical = found.filter(|(start, (len, _))| address - **start < *len).map(|(_, (_, physical))| *physical);
+        let physical = found.filter(|(start, map)| address - **start < map.len).map(|(_, map)| map.physical);
         let physical = physical.ok_or(INVALID)?;
+        let known = state.physical.get(&physical).map(|entry| (entry.handle, entry.driver_handles));
+        let (handle, held) = known.ok_or(INVALID)?;
         let mut again = 0;
         // SAFETY: the address lies in a mapping of the client's.
         succeed(unsafe { (self.driver.cuMemRetainAllocationHandle)(&mut again, address as *mut c_void) })?;
-        if again != physical {
+        // While nobody has one, the driver may give another number.
+        if again != handle && held > 0 {
             // SAFETY: a handle that was just made.
             unsafe { (self.driver.cuMemRelease)(again) };
             return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
         }
         if let Some(entry) = state.physical.get_mut(&physical) {
+            entry.handle = again;
             entry.handles += 1;
             entry.driver_handles += 1;
         }
-        Ok(again)
+        Ok(physical)
     }
 }

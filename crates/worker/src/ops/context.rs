@@ -33,17 +33,18 @@ pub(super) fn hold_primary(worker: &Worker, device: u32) -> Result<(), Refusal> 
     succeed(unsafe { (worker.driver.cuDevicePrimaryCtxRetain)(&mut context, device as i32) })?;
     worker.handles.set_primary(device, Some(context as u64));
     let _context = worker.enter(1 + device)?;
-    register_region(worker)
+    register_region(worker, device)
 }
 
 /// A primary context for the client, which pays before it is made. What a spare has made is paid for already.
-fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+pub(super) fn use_primary(worker: &Worker, device: u32) -> Result<(), Refusal> {
+    worker.turns.note_context(worker.gpus.index(device));
     if worker.handles.context(1 + device).is_some_and(|context| context.charge.get().is_some()) {
         return Ok(());
     }
     let charge = match worker.take_prepaid(device) {
-        Some(bytes) => worker.memory.granted(bytes),
-        None => worker.memory.charge(worker.context_memory())?,
+        Some(bytes) => worker.memory.granted(worker.gpus.index(device), bytes),
+        None => worker.memory.charge(worker.gpus.index(device), worker.context_memory())?,
     };
     hold_primary(worker, device)?;
     if let Some(context) = worker.handles.context(1 + device) {
@@ -95,7 +96,7 @@ pub(super) fn create(worker: &Worker, request: ContextCreate, reply: Reply<'_, '
     let device = check(request.device)?;
     worker.handles.room()?;
     use_primary(worker, device)?;
-    let charge = worker.memory.charge(worker.context_memory())?;
+    let charge = worker.memory.charge(worker.gpus.index(device), worker.context_memory())?;
     let (mut context, mut id) = (std::ptr::null_mut(), 0);
     // SAFETY: outputs are locals.
     unsafe {
@@ -104,7 +105,7 @@ pub(super) fn create(worker: &Worker, request: ContextCreate, reply: Reply<'_, '
         worker.forget_current();
         let _ = (worker.driver.cuCtxGetId)(context, &mut id);
     }
-    let word = worker.handles.open(Kind::Context, context as u64, 0)?;
+    let word = worker.handles.open(Kind::Context, context as u64, 1 + device)?;
     worker.handles.pays(word, charge);
     reply.send(&ContextCreated { context: Typed(word), id })
 }
@@ -128,6 +129,7 @@ fn retire(worker: &Worker, index: u32) {
     // SAFETY: a context is current.
     unsafe { (worker.driver.cuCtxSynchronize)() };
     worker.turns.forget_context(index);
+    worker.copy_rate.end_context(&worker.driver, worker.counters(), index);
     worker.images.close_context(&worker.driver, index);
     worker.handles.close_context(index);
     worker.memory.retire(index);

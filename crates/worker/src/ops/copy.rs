@@ -13,7 +13,7 @@ use cuda_abi::wire::ops::{
 };
 use cuda_abi::wire::{Kind, Raw};
 
-use super::graph::capture::refuse_captured;
+use super::graph::capture::{self, refuse_captured};
 use crate::copy_rate;
 use crate::handles::Object;
 use crate::state::Counters;
@@ -144,7 +144,10 @@ pub(super) fn shaped_and_wait(worker: &Worker, Copy3dSync { copy, stream }: Copy
 
 /// A 2D or 3D copy: a 2D one has depth 1. Nothing is answered where there is nothing to copy.
 fn copy_shaped(worker: &Worker, mut copy: CUDA_MEMCPY3D, stream: CUstream) -> Result<Option<CUresult>, Refusal> {
-    let Some(_arrays) = check_shape(worker, &mut copy)? else { return Ok(None) };
+    let Some(arrays) = check_shape(worker, &mut copy)? else { return Ok(None) };
+    if worker.graphs.is_capturing() {
+        arrays.iter().for_each(|array| capture::hold(worker, stream, array));
+    }
     let on_host =
         |kind, device| kind == memory_type::HOST || (kind == memory_type::DEVICE && plan::in_host(device, 1));
     let bytes = [copy.height, copy.depth].iter().fold(copy.width_in_bytes, |bytes, rows| bytes.saturating_mul(*rows));
@@ -221,6 +224,9 @@ fn footprint([x, y, z]: [u64; 3], [width, height, depth]: [u64; 3], pitch: u64, 
     let last = at(row, layer, x.checked_add(width)?)?;
     Some((first, last.checked_sub(first)?))
 }
+
+#[cfg(test)]
+mod exhaustive;
 
 #[cfg(test)]
 mod tests {

@@ -51,7 +51,7 @@ pub(super) fn launch(worker: &Worker, request: Launch<'_>) -> Outcome {
     if worker.graphs.is_capturing() {
         capture::hold(worker, stream, &function);
     }
-    let Some(layout) = &function.parameters else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
+    let Some(layout) = function.parameters() else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
     // The driver reads as many bytes as the kernel has parameters.
     if params.len() != layout.bytes as usize {
         return Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE));

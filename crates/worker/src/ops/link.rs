@@ -74,7 +74,7 @@ fn run(worker: &Worker, inputs: &[(u32, Vec<u8>)], jit: &mut Jit) -> Result<Vec<
     let driver = &worker.driver;
     let bytes: usize = inputs.iter().map(|(_, bytes)| bytes.len()).sum();
     // What the linker makes of them is charged while it works.
-    let _charge = worker.memory.charge(bytes as u64)?;
+    let _charge = worker.memory.charge(worker.gpu(), bytes as u64)?;
     let mut state = null_mut();
     let (count, options, values) = (jit.options.len() as u32, jit.options.as_mut_ptr(), jit.values.as_mut_ptr());
     // SAFETY: options and values are as many as said, and outlive the link.

@@ -43,7 +43,7 @@ pub(super) fn load(worker: &Worker, lane: u32, request: ImageLoad, reply: Reply<
     let mut order = read(&take_upload(worker, lane, request.order)?)?;
     worker.handles.room()?;
     let bytes: usize = order.images.iter().map(Vec::len).sum();
-    let charge = worker.memory.charge(bytes as u64)?;
+    let charge = worker.memory.charge(worker.gpu(), bytes as u64)?;
     let loaded = run(worker, &mut order);
     let word = match loaded {
         Ok((kind, raw, context)) => {

@@ -4,9 +4,10 @@ use std::os::fd::AsFd;
 
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use cuda_abi::wire::Array;
 use cuda_abi::wire::ops::{
-    Alloc, Allocated, Free, FreeAsync, GrowStaging, HostDrop, HostGrants, HostMap, HostUnmap, MemInfo, MemoryInfo,
-    NextOutput, Output,
+    Alloc, Allocated, Free, FreeAsync, FreeUnused, GrowStaging, HostDrop, HostGrants, HostMap, HostUnmap, MemInfo,
+    MemoryInfo, NextOutput, Output, UseAhead,
 };
 use idm::bootstrap::{self, Handover};
 
@@ -14,16 +15,28 @@ use super::Reply;
 use super::graph::capture::{refuse_captured, wait_for_context};
 use super::start::{self, HANDOVER_TIME};
 use crate::guest::Guest;
-use crate::memory::Arena;
+use crate::memory::{Arena, Granted};
 use crate::{Outcome, Refusal, Worker, succeed};
 use xen::PAGE;
 
 /// The most that one answer brings of what kernels print.
 const OUTPUT: usize = 8 << 10;
 
-pub(super) fn alloc(worker: &Worker, Alloc { bytes }: Alloc, reply: Reply<'_, '_, Alloc>) -> Outcome {
+pub(super) fn alloc(worker: &Worker, Alloc { bytes, ahead }: Alloc, reply: Reply<'_, '_, Alloc>) -> Outcome {
     let device = worker.device()?;
-    reply.send(&Allocated { address: worker.memory.allocate(device, worker.context_tag(), bytes)? })
+    let granted = worker.memory.allocate_ahead(device, worker.context_tag(), bytes, ahead)?;
+    let Granted { address, is_small, ahead } = &granted;
+    reply.send(&Allocated { address: *address, is_small: *is_small, ahead: Array::new(ahead) })
+}
+
+pub(super) fn use_ahead(worker: &Worker, UseAhead { address, bytes }: UseAhead) -> Outcome {
+    worker.memory.use_ahead(address, bytes)?;
+    Ok(CUDA_SUCCESS)
+}
+
+pub(super) fn free_unused(worker: &Worker, FreeUnused { address }: FreeUnused) -> Outcome {
+    worker.memory.free_unused(address, worker.context_tag())?;
+    Ok(CUDA_SUCCESS)
 }
 
 /// Natively freeing waits for the device; so do we, and memory that goes back is used by nobody.
@@ -35,15 +48,17 @@ pub(super) fn free(worker: &Worker, Free { address }: Free) -> Outcome {
 pub(super) fn free_async(worker: &Worker, FreeAsync { address, stream }: FreeAsync) -> Outcome {
     let stream = worker.handles.find(stream)?;
     refuse_captured(worker, stream.raw as CUstream)?;
-    worker.memory.free_on_stream(address, stream.raw as CUstream)?;
+    worker.memory.free_on_stream(address, stream.raw as CUstream, worker.context_tag())?;
     Ok(CUDA_SUCCESS)
 }
 
 pub(super) fn info(worker: &Worker, _: MemInfo, reply: Reply<'_, '_, MemInfo>) -> Outcome {
     let (mut free, mut total) = (0, 0);
+    // What was freed and is zeroed by now may give memory back to the zone.
+    worker.memory.zero_freed(worker.context_tag());
     // SAFETY: outputs are locals.
     succeed(unsafe { (worker.driver.cuMemGetInfo_v2)(&mut free, &mut total) })?;
-    let (free, total) = worker.memory.info(free as u64, total as u64);
+    let (free, total) = worker.memory.info(worker.gpu(), free as u64, total as u64);
     reply.send(&MemoryInfo { free, total })
 }
 

@@ -97,6 +97,7 @@ pub(crate) fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer
         LibraryKernels -> module::library_kernels;
         GetGlobal -> module::get_global;
         SetFunctionAttribute: module::set_function_attribute;
+        GetFunctionAttribute -> module::get_function_attribute;
         Describe -> module::describe_again;
         Link -> |worker, request, reply| link::link(worker, lane, request, reply);
         LinkResult -> |worker, request, reply| link::result(worker, lane, request, reply);
@@ -108,6 +109,8 @@ pub(crate) fn execute(worker: &Worker, op: Op, lane: u32, payload: &[u8], writer
 
         Alloc -> memory::alloc;
         Free: memory::free;
+        UseAhead: memory::use_ahead;
+        FreeUnused: memory::free_unused;
         FreeAsync: memory::free_async;
         MemInfo -> memory::info;
         HostMap: memory::host_map;

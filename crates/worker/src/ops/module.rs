@@ -3,13 +3,15 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cuda_abi::constants::function_attribute;
 use cuda_abi::error::*;
 use cuda_abi::image;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{
-    Describe, Described, FunctionsListed, GetFunction, GetGlobal, GetKernel, GlobalFound, ImagePart, KernelFunction,
-    LibraryKernels, LibraryLoad, LibraryLoaded, LibraryModule, Listed, ModuleFunctions, ModuleLoad, ModuleLoaded,
-    Parameter, SetFunctionAttribute, Upload,
+    Describe, Described, FunctionAttribute, FunctionAttributes, FunctionAttributesFound, FunctionsListed,
+    GetFunction, GetFunctionAttribute, GetGlobal, GetKernel, GlobalFound, ImagePart, KernelFunction, LibraryKernels,
+    LibraryLoad, LibraryLoaded, LibraryModule, Listed, ModuleFunctions, ModuleLoad, ModuleLoaded, Parameter,
+    SetFunctionAttribute, Upload,
 };
 use cuda_abi::wire::{Array, Kind, MAX_IMAGE, Operation, Rest, Typed};
 
@@ -19,8 +21,9 @@ use crate::{Outcome, Refusal, Worker, succeed};
 
 /// No kernel has more parameters: they are bytes, and there are at most so many.
 const MAX_PARAMETERS: usize = cuda_abi::wire::MAX_PARAMS;
-/// Attributes that a launch is checked against: threads per block, dynamic shared memory.
-const LAUNCH_LIMITS: [u32; 2] = [0, 8];
+/// All attributes that CUDA's runtime asks for, two of them without a public name. Clients are told them together, because
+/// programs ask for one after the other.
+const ATTRIBUTES: std::ops::RangeInclusive<u32> = 0..=function_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE + 2;
 
 pub(super) fn image_part(worker: &Worker, lane: u32, request: ImagePart<'_>) -> Outcome {
     let lane = if lane == idm::ring::NO_LANE { request.lane } else { lane };
@@ -71,7 +74,7 @@ pub(super) fn load_module(
 ) -> Outcome {
     let image = take_image(worker, lane, request.image)?;
     worker.handles.room()?;
-    let charge = worker.memory.charge(image.len() as u64)?;
+    let charge = worker.memory.charge(worker.gpu(), image.len() as u64)?;
     let mut module = std::ptr::null_mut();
     // SAFETY: the image is whole; the driver makes its own copy.
     succeed(unsafe { (worker.driver.cuModuleLoadData)(&mut module, image.as_ptr().cast()) })?;
@@ -88,7 +91,7 @@ pub(super) fn load_library(
 ) -> Outcome {
     let image = take_image(worker, lane, request.image)?;
     worker.handles.room()?;
-    let charge = worker.memory.charge(image.len() as u64)?;
+    let charge = worker.memory.charge(worker.gpu(), image.len() as u64)?;
     let mut library = std::ptr::null_mut();
     let (no_options, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the image is whole; without BINARY_IS_PRESERVED the driver makes its own copy.
@@ -154,43 +157,48 @@ fn attribute(worker: &Worker, kind: Kind, raw: u64, which: u32) -> Option<i32> {
     (result == CUDA_SUCCESS).then_some(value)
 }
 
+/// All that the driver knows of a function's attributes; `ask` asks for one.
+fn all_attributes(mut ask: impl FnMut(u32) -> Option<i32>) -> Vec<FunctionAttribute> {
+    ATTRIBUTES.filter_map(|which| Some(FunctionAttribute { which, value: ask(which)? })).collect()
+}
+
 /// What is told of a function or kernel.
 struct Description {
     handle: u64,
     parameters: Vec<Parameter>,
-    limits: [Option<u32>; 2],
+    attributes: Vec<FunctionAttribute>,
 }
 
 impl Description {
     fn as_reply(&self) -> Described<'_> {
-        let [max_threads, max_dynamic_shared] = self.limits;
-        let parameters = Array::new(&self.parameters);
-        Described { handle: Typed(self.handle), parameters, max_threads, max_dynamic_shared }
+        Described {
+            handle: Typed(self.handle),
+            parameters: Array::new(&self.parameters),
+            attributes: FunctionAttributes::new(&self.attributes),
+        }
     }
 }
 
-/// Gives a function or kernel its handle and describes it: with a context and if asked, with the limits of a launch.
+/// Gives a function or kernel its handle and describes it: with a context and if asked, with its attributes.
 fn describe(
     worker: &Worker,
     kind: Kind,
     raw: u64,
     parent: Option<Arc<Object>>,
-    limits: bool,
+    loads: bool,
 ) -> Result<Description, Refusal> {
     // Attributes first: asking for them loads the function, and only then does the driver know its parameters.
-    let limits = LAUNCH_LIMITS.map(|which| {
-        let asked = limits && worker.context_tag() != 0;
-        let value = if asked { attribute(worker, kind, raw, which) } else { None };
-        value.map(|value| value.max(0) as u32)
-    });
+    let is_loaded = loads && worker.context_tag() != 0 && attribute(worker, kind, raw, *ATTRIBUTES.start()).is_some();
+    let ask = |which| if is_loaded { attribute(worker, kind, raw, which) } else { None };
+    let attributes = all_attributes(ask);
     let parameters = parameters(worker, kind, raw);
     let bytes = parameters.iter().map(|parameter| parameter.offset.saturating_add(parameter.size)).max().unwrap_or(0);
     let (offsets, sizes) = parameters.iter().map(|parameter| (parameter.offset, parameter.size)).unzip();
     let context = if kind == Kind::Kernel { 0 } else { worker.context_tag() };
     // Before it is loaded the driver knows no parameters, and a launch would pass none.
-    let layout = limits[0].is_some().then_some(Parameters { offsets, sizes, bytes });
+    let layout = is_loaded.then_some(Parameters { offsets, sizes, bytes });
     let handle = worker.handles.open_child(kind, raw, context, parent, layout)?;
-    Ok(Description { handle, parameters, limits })
+    Ok(Description { handle, parameters, attributes })
 }
 
 /// Answers with the description of a function or kernel.
@@ -209,7 +217,7 @@ where
 
 pub(super) fn describe_again(worker: &Worker, request: Describe, reply: Reply<'_, '_, Describe>) -> Outcome {
     let object = worker.handles.find(request.function)?;
-    send_described(worker, object.kind, object.raw, object.parent.clone(), reply)
+    send_described(worker, object.kind, object.raw, object.parent().cloned(), reply)
 }
 
 pub(super) fn get_function(
@@ -246,7 +254,7 @@ pub(super) fn kernel_function(
     let mut function = std::ptr::null_mut();
     // SAFETY: the kernel is the client's; the output is a local.
     succeed(unsafe { (worker.driver.cuKernelGetFunction)(&mut function, kernel.raw as CUkernel) })?;
-    send_described(worker, Kind::Function, function as u64, kernel.parent.clone(), reply)
+    send_described(worker, Kind::Function, function as u64, kernel.parent().cloned(), reply)
 }
 
 pub(super) fn library_module(
@@ -340,8 +348,39 @@ pub(super) fn get_global(worker: &Worker, request: GetGlobal<'_>, reply: Reply<'
             _ => (driver.cuModuleGetGlobal_v2)(&mut address, &mut bytes, raw, name.as_ptr()),
         }
     })?;
-    worker.memory.add_global(request.owner.0, address, bytes as u64);
+    worker.memory.add_global(&owner, address, bytes as u64);
     reply.send(&GlobalFound { address, bytes: bytes as u64 })
+}
+
+/// The answer is that of the attribute asked for; the others are told if the driver knows them.
+pub(super) fn get_function_attribute(
+    worker: &Worker,
+    request: GetFunctionAttribute,
+    reply: Reply<'_, '_, GetFunctionAttribute>,
+) -> Outcome {
+    let GetFunctionAttribute { function, attribute: wanted, device } = request;
+    let object = worker.handles.find(function)?;
+    if device.is_some() && object.kind != Kind::Kernel {
+        return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE));
+    }
+    let (driver, raw) = (&worker.driver, object.raw as *mut c_void);
+    let ask = |which| {
+        let mut value = 0;
+        // SAFETY: the object is the client's, of that kind; the output is a local.
+        let result = unsafe {
+            match device {
+                Some(device) => (driver.cuKernelGetAttribute)(&mut value, which, raw, device),
+                None => (driver.cuFuncGetAttribute)(&mut value, which, raw),
+            }
+        };
+        succeed(result).map(|()| value)
+    };
+    let value = ask(wanted)?;
+    let mut attributes = all_attributes(|which| if which == wanted { Some(value) } else { ask(which).ok() });
+    if !ATTRIBUTES.contains(&wanted) {
+        attributes.push(FunctionAttribute { which: wanted, value });
+    }
+    reply.send(&FunctionAttributesFound { attributes: FunctionAttributes::new(&attributes) })
 }
 
 pub(super) fn set_function_attribute(worker: &Worker, request: SetFunctionAttribute) -> Outcome {

@@ -17,6 +17,7 @@ use super::Reply;
 use crate::state::Startup;
 use crate::{Outcome, Refusal, Worker, snapshot, succeed};
 use backend::VISIBLE;
+use backend::calls::{self, Phase};
 use control::mig;
 
 /// A descriptor is on the socket before the message that speaks of it; a client that sends none is not waited for.
@@ -36,8 +37,22 @@ pub(crate) fn start(worker: &Worker, request: Start<'_>, reply: Reply<'_, '_, St
     take_over_output(worker);
     start_driver(worker, &variables)?;
     let started = snapshot::send(worker, reply)?;
+    come_under_supervision(worker)?;
     worker.started.store(true, Ordering::Release);
+    calls::enter(Phase::Started);
     Ok(started)
+}
+
+/// From here on the client's wishes are served, and the worker may fall to them.
+fn come_under_supervision(worker: &Worker) -> Result<(), Refusal> {
+    let Some(seal) = worker.take_seal() else { return Ok(()) };
+    // With its first context the driver library has made the kernel driver's clients, and none can be made any more. A zone that has
+    // no room for one is told so when it asks.
+    let _ = super::context::use_primary(worker, 0);
+    seal().map_err(|error| {
+        tracing::error!(%error, "cannot come under supervision");
+        Refusal::Unsupervised
+    })
 }
 
 /// Starts the driver, once. A spare worker does so before it has a client, and then it is too late for variables: a
@@ -55,7 +70,10 @@ fn start_driver(worker: &Worker, variables: &[(&OsStr, &OsStr)]) -> Result<(), R
             }
             // SAFETY: the driver's first call.
             let code = match unsafe { (worker.driver.cuInit)(0) } {
-                CUDA_SUCCESS => reserve_device_range(worker),
+                CUDA_SUCCESS => match worker.gpus.learn(&worker.driver) {
+                    CUDA_SUCCESS => reserve_device_range(worker),
+                    code => code,
+                },
                 code => code,
             };
             *starting = Startup::Done(code);
@@ -115,11 +133,11 @@ fn reserve_device_range(worker: &Worker) -> CUresult {
     }
 }
 
-/// Lets the GPU write completion words and read the staging area. Needs a current context.
-pub(crate) fn register_region(worker: &Worker) -> Result<(), Refusal> {
+/// Lets a device write completion words and read the staging area. Its context is current.
+pub(crate) fn register_region(worker: &Worker, device: u32) -> Result<(), Refusal> {
     let flags = (worker.flags.as_ptr().cast::<u8>(), worker.flags.count() * size_of::<u64>());
     let bulk = (worker.bulk.as_ptr().cast::<u8>(), worker.bulk.len() as usize);
-    for (start, len) in [flags, bulk, worker.turns.marks().memory()] {
+    for (start, len) in [flags, bulk, worker.turns.marks(worker.gpus.index(device)).memory()] {
         register(worker, start, len)?;
     }
     Ok(())

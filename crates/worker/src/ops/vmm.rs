@@ -79,10 +79,10 @@ pub(super) fn granularity(worker: &Worker, request: Granularity, reply: Reply<'_
 }
 
 pub(super) fn properties(worker: &Worker, request: Properties, reply: Reply<'_, '_, Properties>) -> Outcome {
-    let physical = worker.handles.find(request.memory)?;
+    let physical = worker.memory.handle_of(worker.handles.find(request.memory)?.raw)?;
     let mut properties = CUmemAllocationProp::default();
     // SAFETY: the output is a local, the handle is the client's own.
-    succeed(unsafe { (worker.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical.raw) })?;
+    succeed(unsafe { (worker.driver.cuMemGetAllocationPropertiesFromHandle)(&mut properties, physical) })?;
     reply.send(&PropertiesFound { properties: harmless(properties) })
 }
 

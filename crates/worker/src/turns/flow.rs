@@ -73,12 +73,11 @@ impl Flow {
         }
     }
 
-    /// The dispatch state is free: nothing is tracked any more.
+    /// The dispatch state is free: what is given from now on is not tracked. What was given before still is.
     pub(super) fn forget(&mut self, marks: &Marks) {
         // Words still to be written cannot be used again before they are.
         self.retire(marks);
         self.tracked = false;
-        self.unmarked.clear();
         self.size = 0;
     }
 
@@ -141,7 +140,7 @@ impl Flow {
         if self.unmarked.is_empty() {
             return;
         }
-        let mut batch = Batch { marks: Vec::new(), size: std::mem::take(&mut self.size), began: self.began };
+        let mut batch = Batch { marks: Vec::new(), size: self.size, began: self.began };
         let before = worker.context_tag();
         for (context, stream) in std::mem::take(&mut self.unmarked) {
             let raw = stream.raw as CUstream;
@@ -150,13 +149,17 @@ impl Flow {
                 continue;
             };
             self.number += 1;
-            // A stream that is being captured by now was marked before that began.
             let held = worker.enter_quietly(context);
             // The default streams wait for others, which a capture does not allow them.
             let implicit = stream.raw <= 1 && worker.graphs.is_capturing();
-            let ready = held.is_ok() && !implicit && !capture::is_captured(worker, raw);
+            if held.is_ok() && (implicit || capture::is_captured(worker, raw)) {
+                // Until the capture ends nobody knows.
+                self.free_words.push(word);
+                self.unmarked.push((context, stream));
+                continue;
+            }
             // SAFETY: the stream is held, its context is current, and the word is registered and lives as long as we.
-            let marked = ready.then(|| unsafe {
+            let marked = held.is_ok().then(|| unsafe {
                 (worker.driver.cuStreamWriteValue64_v2)(raw, marks.address(word), self.number, 0)
             });
             if marked == Some(CUDA_SUCCESS) {
@@ -170,11 +173,15 @@ impl Flow {
             // The thread may be in the middle of something.
             let _ = worker.enter_quietly(before);
         }
-        self.batches.push_back(batch);
+        if !batch.marks.is_empty() || self.unmarked.is_empty() {
+            self.size = 0;
+            self.batches.push_back(batch);
+        }
     }
 
-    /// Takes out what is done, and learns from it how long work takes.
-    pub(super) fn retire(&mut self, marks: &Marks) {
+    /// Takes out what is done, and learns from it how long work takes; answers how many batches that are.
+    pub(super) fn retire(&mut self, marks: &Marks) -> u64 {
+        let mut done = 0;
         while let Some(batch) = self.batches.front()
             && batch.marks.iter().all(|(word, number)| marks.reached(*word, *number))
         {
@@ -184,12 +191,14 @@ impl Flow {
             self.free_words.extend(words);
             self.last_done = now;
             self.batches.pop_front();
+            done += 1;
             if size > 0 {
                 let fitting = self.aim.as_nanos() * u128::from(size) / took.as_nanos().max(1);
                 let most = (self.limit * 2).min(MOST_IN_BATCH);
                 self.limit = u32::try_from(fitting).unwrap_or(most).clamp(1, most);
             }
         }
+        done
     }
 
     pub(super) fn forget_context(&mut self, context: u32) {

@@ -8,7 +8,7 @@ pub(super) const COUNT: usize = PAGE / size_of::<AtomicU64>();
 #[repr(C, align(4096))]
 struct Page([AtomicU64; COUNT]);
 
-/// A page of words, registered with the driver in every primary context.
+/// A page of words, registered with the driver in its GPU's primary context.
 pub(crate) struct Marks {
     page: Box<Page>,
 }

@@ -34,6 +34,16 @@ pub(crate) fn submits(op: u16) -> bool {
     matches!(Op::from_code(op), Some(Op::Launch | Op::HostCallback)) || is_copy(op)
 }
 
+/// May the work be for any GPU, whatever stream the message names?
+#[inline]
+pub(crate) fn spans_gpus(op: u16) -> bool {
+    static SPANS: LazyLock<Vec<bool>> = LazyLock::new(|| {
+        let spans = |op: u16| op_name(op).starts_with("cuGraphLaunch") || op_name(op).contains("MultiDevice");
+        (0..FIRST_OP).take_while(|op| op_name(*op) != "?").map(spans).collect()
+    });
+    SPANS.get(usize::from(op)).copied().unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use cuda_abi::table::Carry;
@@ -85,6 +95,8 @@ mod tests {
             submits(op)
         };
         assert!(plain("cuMemsetD8Async") && plain("cuGraphLaunch") && submits(Op::Launch as u16));
+        let graph = (0..FIRST_OP).find(|op| op_name(*op) == "cuGraphLaunch").unwrap();
+        assert!(spans_gpus(graph) && !spans_gpus(Op::Launch as u16));
         assert!(!plain("cuStreamQuery") && !submits(Op::Synchronize as u16) && !submits(Op::Alloc as u16));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that notices when work is done, and measures how long the GPU was busy.
+//! The thread of each GPU that notices when work is done, and measures how long the GPU was busy.
 //!
 //! While the dispatch state is free it looks a hundred times a second whether the GPU has something to do; a figure for the
 //! operator, good to a few percent. An idle client is looked at ten times a second, which costs nothing to speak of.
@@ -7,12 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cuda_abi::error::*;
-use cuda_abi::types::CUstream;
-
-use super::{Pause, recent};
+use super::{GpuTurns, Pause, recent};
 use crate::Worker;
-use control::dispatch::{DispatchState, Report, WorkerDispatch};
+use control::dispatch::{DispatchState, Report, Words, WorkerDispatch};
 use control::statistics;
 
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -27,6 +24,8 @@ const LONGEST: Duration = Duration::from_millis(250);
 struct Watch {
     worker: Arc<Worker>,
     dispatch: Arc<WorkerDispatch>,
+    /// The GPU.
+    index: u32,
     last: Instant,
     busy: bool,
     work: u64,
@@ -36,11 +35,10 @@ struct Watch {
     pause: Pause,
 }
 
-pub(crate) fn start(worker: Arc<Worker>, dispatch: Arc<WorkerDispatch>) -> std::io::Result<()> {
-    worker.counters().gpu_time_measured.store(1, Ordering::Relaxed);
-    let (last, work) = (Instant::now(), dispatch.work());
-    let mut watch =
-        Watch { worker, dispatch, last, busy: false, work, quiet: QUIET_SAMPLES, dice: 1, pause: Pause::default() };
+pub(super) fn start(worker: Arc<Worker>, index: u32, dispatch: Arc<WorkerDispatch>) -> std::io::Result<()> {
+    let (last, work, pause) = (Instant::now(), dispatch.gpu(index as usize).work(), Pause::default());
+    let (busy, quiet, dice) = (false, QUIET_SAMPLES, 1);
+    let mut watch = Watch { worker, dispatch, index, last, busy, work, quiet, dice, pause };
     let run = move || {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1_000));
         loop {
@@ -52,18 +50,20 @@ pub(crate) fn start(worker: Arc<Worker>, dispatch: Arc<WorkerDispatch>) -> std::
 
 impl Watch {
     fn look(&mut self) {
-        let wakeups = self.dispatch.wakeups();
+        let dispatch = self.dispatch.clone();
+        let words = dispatch.gpu(self.index as usize);
+        let wakeups = words.wakeups();
         let worker = self.worker.clone();
-        let (state, number) = DispatchState::from_bits(self.dispatch.state());
+        let (state, number) = DispatchState::from_bits(words.state());
         let Some(awake) = worker.link.try_enter_driver() else {
             self.report_suspended(number);
-            return self.dispatch.sleep(wakeups, IDLE);
+            return words.sleep(wakeups, IDLE);
         };
         match state {
             DispatchState::Free => {
                 let time = self.sample(number);
                 drop(awake);
-                self.dispatch.sleep(wakeups, time);
+                words.sleep(wakeups, time);
             }
             state => {
                 let watching = self.track(state, number);
@@ -74,20 +74,30 @@ impl Watch {
                     true => std::thread::sleep(GLANCE),
                     false => {
                         self.pause = Pause::default();
-                        self.dispatch.sleep(wakeups, IDLE);
+                        words.sleep(wakeups, IDLE);
                     }
                 }
             }
         }
     }
 
+    fn words(&self) -> &Words {
+        self.dispatch.gpu(self.index as usize)
+    }
+
+    fn turns<'a>(&self, worker: &'a Worker) -> Option<&'a GpuTurns> {
+        worker.turns.gpus[self.index as usize].get()
+    }
+
     /// While the worker's memory is elsewhere it has nothing on the GPU, whatever the dispatch state.
     fn report_suspended(&mut self, number: u64) {
         let report = Report { number, held: false, running: false };
-        let mut flow = self.worker.turns.lock();
-        if flow.reported != report || self.dispatch.report() != report {
+        let worker = self.worker.clone();
+        let Some(turns) = self.turns(&worker) else { return };
+        let mut flow = turns.lock();
+        if flow.reported != report || self.words().report() != report {
             flow.reported = report;
-            self.dispatch.set_report(report);
+            self.words().set_report(report);
             self.dispatch.ring();
         }
         drop(flow);
@@ -101,6 +111,7 @@ impl Watch {
         self.last = now;
         if self.busy {
             statistics::add(&self.worker.counters().gpu_time_ns, passed.as_nanos() as u64);
+            self.words().add_busy(passed);
         }
         self.busy = busy;
     }
@@ -108,17 +119,17 @@ impl Watch {
     /// Reports what runs and what is held; true while there is something to watch.
     fn track(&mut self, state: DispatchState, number: u64) -> bool {
         let worker = self.worker.clone();
-        let turns = &worker.turns;
+        let (Some(turns), marks) = (self.turns(&worker), worker.turns.marks(self.index)) else { return false };
         let Some(mut flow) = turns.flow.try_lock() else {
             // Its owner may wait for the driver, and that for the GPU: then there is work.
             let held = turns.held.load(Ordering::Acquire) > 0;
-            self.dispatch.set_report(Report { number, held, running: true });
+            self.words().set_report(Report { number, held, running: true });
             return true;
         };
         turns.begin(&worker, &mut flow);
-        flow.retire(&turns.marks);
+        self.words().add_done(flow.retire(marks));
         if flow.has_unmarked() && (state == DispatchState::Closed || !flow.is_lingering_with_more()) {
-            flow.mark(&worker, &turns.marks);
+            flow.mark(&worker, marks);
         }
         let busy = flow.is_busy();
         let running = match state {
@@ -128,9 +139,9 @@ impl Watch {
         // Only a thread that waits for this very state to open is held.
         let held = state == DispatchState::Closed && turns.held.load(Ordering::Acquire) > 0;
         let report = Report { number, held, running };
-        if flow.reported != report || self.dispatch.report() != report {
+        if flow.reported != report || self.words().report() != report {
             flow.reported = report;
-            self.dispatch.set_report(report);
+            self.words().set_report(report);
             self.dispatch.ring();
         }
         drop(flow);
@@ -140,21 +151,31 @@ impl Watch {
 
     /// Looks whether the GPU is busy; answers when to look again.
     fn sample(&mut self, number: u64) -> Duration {
-        let work = self.dispatch.work();
+        let work = self.words().work();
         let moved = std::mem::replace(&mut self.work, work) != work;
         if !moved && !self.busy && self.quiet >= QUIET_SAMPLES {
             self.account(false);
             return IDLE;
         }
         let worker = self.worker.clone();
-        let mut flow = worker.turns.lock();
-        flow.forget(&worker.turns.marks);
-        // What a capture would forbid is not asked; it is as it was.
-        let busy = if worker.graphs.is_capturing() { self.busy } else { is_busy(&worker) };
-        // One long piece of work is work as well, although nothing is given meanwhile.
-        flow.reported = Report { number, held: false, running: busy };
-        self.dispatch.set_report(flow.reported);
-        drop(flow);
+        let Some(turns) = self.turns(&worker) else { return IDLE };
+        let marks = worker.turns.marks(self.index);
+        let busy = match turns.flow.try_lock() {
+            // Its owner may wait for the driver, and that for the GPU: then there is work.
+            None => {
+                self.words().set_report(Report { number, held: false, running: true });
+                true
+            }
+            Some(mut flow) => {
+                flow.forget(marks);
+                flow.mark(&worker, marks);
+                // One long piece of work is work as well, although nothing is given meanwhile.
+                let busy = flow.is_busy() || turns.is_beside_capture(&worker) || is_busy(&worker, self.index);
+                flow.reported = Report { number, held: false, running: busy };
+                self.words().set_report(flow.reported);
+                busy
+            }
+        };
         self.account(busy);
         self.quiet = if moved || busy { 0 } else { self.quiet + 1 };
         self.dice = self.dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -162,11 +183,6 @@ impl Watch {
     }
 }
 
-fn is_busy(worker: &Worker) -> bool {
-    recent::streams(worker).into_iter().any(|(context, stream)| {
-        let Ok(_context) = worker.enter_quietly(context) else { return false };
-        // SAFETY: the stream is held and its context is current.
-        let state = unsafe { (worker.driver.cuStreamQuery)(stream.raw as CUstream) };
-        state == CUDA_ERROR_NOT_READY
-    })
+fn is_busy(worker: &Worker, gpu: u32) -> bool {
+    worker.aside(|| recent::working(worker, gpu).next().is_some())
 }

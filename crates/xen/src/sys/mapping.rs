@@ -65,13 +65,15 @@ impl Mapping {
         Ok(Self { start, len, restore })
     }
 
-    /// Zeroed memory that no other domain has.
-    #[cfg(test)]
-    pub(crate) fn of_our_own(len: usize) -> Self {
+    /// Zeroed memory that no other domain has, for tests and fuzzing of what another may write to such pages.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    pub fn of_our_own(len: usize) -> Self {
         use std::os::fd::AsFd;
-        let file = rustix::fs::memfd_create("xen-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&file, len as u64).unwrap();
-        Self::new(file.as_fd(), 0, len, Place::Anywhere).unwrap()
+        let file = rustix::fs::memfd_create("xen-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+        rustix::fs::ftruncate(&file, len as u64).expect("memory");
+        Self::new(file.as_fd(), 0, len, Place::Anywhere).expect("memory")
     }
 
     pub fn start(&self) -> NonNull<u8> {

@@ -146,7 +146,7 @@ fn leave_after(last: usize, keep_mapping: bool) -> Option<()> {
     let calls = [
         (Start::CODE, to_vec(&Start { variables: List::new(&[]) })),
         (ContextRetain::CODE, to_vec(&ContextRetain { device: 0 })),
-        (Alloc::CODE, to_vec(&Alloc { bytes: 8 << 20 })),
+        (Alloc::CODE, to_vec(&Alloc { bytes: 8 << 20, ahead: 0 })),
         (op_of("cuStreamCreate"), words(&[1])),
     ];
     for (number, (op, payload)) in calls.into_iter().enumerate() {

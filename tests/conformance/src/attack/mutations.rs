@@ -183,7 +183,7 @@ fn ours(b: &Belongings, all: &mut Vec<(u16, Vec<u64>)>) {
     let clusters =
         ClusterOccupancy { function, grid, block: block_shape, shared_bytes: 0, attributes, largest: false };
     put(all, &clusters);
-    put(all, &Alloc { bytes: 4096 });
+    put(all, &Alloc { bytes: 4096, ahead: 0 });
     put(all, &Free { address: block });
     put(all, &MemInfo {});
     put(all, &HostUnmap { address: cuda_abi::plan::HOST_BASE, bytes: 4096 });

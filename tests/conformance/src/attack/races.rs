@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cuda_abi::wire::ops::{
-    Alloc, ContextCreate, ContextDestroy, CopySync, EventCreate, Free, FreeAsync, GetFunction, HostMap, HostUnmap,
-    ModuleLoad, SynchronizeStream, Upload,
+    Alloc, ContextCreate, ContextDestroy, CopySync, EventCreate, Free, FreeAsync, FreeUnused, GetFunction,
+    GetFunctionAttribute, HostMap, HostUnmap, ModuleLoad, SynchronizeStream, Upload,
 };
 use cuda_abi::wire::{Operation, Text, Typed, to_vec};
 use idm::lane::{CallError, Lane};
@@ -164,7 +164,6 @@ struct Ops {
     event_sync: u16,
     wait_event: u16,
     unload: u16,
-    attribute: u16,
     set: u16,
 }
 
@@ -178,7 +177,6 @@ impl Ops {
             event_sync: op_of("cuEventSynchronize"),
             wait_event: op_of("cuStreamWaitEvent"),
             unload: op_of("cuModuleUnload"),
-            attribute: op_of("cuFuncGetAttribute"),
             set: op_of("cuMemsetD8Async"),
         }
     }
@@ -200,8 +198,12 @@ impl Ops {
             10 => (self.wait_event, words(&[stream, event, 0]), None),
             11 => (self.unload, words(&[module]), None),
             12 | 13 => made(&GetFunction { module: Typed(module), name }, Some(&loot.functions)),
-            14 => (self.attribute, words(&[0, function]), None),
-            15 | 16 => made(&Alloc { bytes: dice.pick(&[100, 5000, 3 << 20]) }, Some(&loot.blocks)),
+            14 => made(&GetFunctionAttribute { function: Typed(function), attribute: 0, device: None }, None),
+            15 | 16 => made(
+                &Alloc { bytes: dice.pick(&[100, 5000, 3 << 20]), ahead: dice.pick(&[0, 3]) },
+                Some(&loot.blocks),
+            ),
+            17 if dice.below(2) == 0 => made(&FreeUnused { address: block }, None),
             17 => made(&Free { address: block }, None),
             18 => made(&FreeAsync { address: block, stream: on_stream }, None),
             19 => (self.set, words(&[block, 7, 100, stream]), None),

@@ -121,9 +121,9 @@ pub(super) fn residue(dice: &mut Dice, count: u64) -> Tally {
         let mut pieces = Vec::new();
         for size in [64 << 20, 16 * MIB, 4 * MIB, MIB, 256 << 10, 64 << 10] {
             while pieces.len() < 200 {
-                match session.try_ask(&Alloc { bytes: size }) {
+                match session.try_ask(&Alloc { bytes: size, ahead: 0 }) {
                     Back::Answer { status: 0, payload } => {
-                        let Allocated { address } = decode(&payload).expect("the reply of this request");
+                        let Allocated { address, .. } = decode(&payload).expect("the reply of this request");
                         pieces.push((address, size));
                     }
                     _ => break,

@@ -174,7 +174,7 @@ impl Session {
     }
 
     pub(super) fn alloc(&mut self, bytes: u64) -> u64 {
-        self.ask(&Alloc { bytes }, |reply| reply.address)
+        self.ask(&Alloc { bytes, ahead: 0 }, |reply| reply.address)
     }
 
     /// Writes to device memory.

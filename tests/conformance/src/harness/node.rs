@@ -46,12 +46,21 @@ impl Node<'_> {
 
     /// `bulkhead grants …`: what it says, on whichever output.
     pub fn grants(&self, arguments: &[&str]) -> String {
+        self.operate("grants", arguments).unwrap_or_else(|error| error)
+    }
+
+    /// `bulkhead zones …`: what it says, or of what it complains.
+    pub fn zones(&self, arguments: &[&str]) -> Result<String, String> {
+        self.operate("zones", arguments)
+    }
+
+    fn operate(&self, verb: &str, arguments: &[&str]) -> Result<String, String> {
         let socket = self.place.state().join("admin.sock");
         let socket = socket.to_str().expect("a plain path");
-        let arguments = [&["grants", "--socket", socket], arguments].concat();
+        let arguments = [&[verb, "--socket", socket], arguments].concat();
         let output = self.place.bulkhead(&arguments).output().expect("it runs");
-        let text = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr });
-        text.trim().to_owned()
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 }
 

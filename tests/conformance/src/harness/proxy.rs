@@ -88,6 +88,16 @@ impl<'a> Proxy<'a> {
         assert!(matches!(answer, Answer::Zone { .. }), "{answer:?}");
     }
 
+    /// Freezes or thaws a zone, as `bulkhead zones freeze` and `thaw` do; how many workers that concerns.
+    pub fn freeze(&self, zone: &str, frozen: bool) -> usize {
+        let admin = AdminClient::connect(&self.place.state().join("admin.sock")).expect("the proxy answers");
+        let name = zone.parse().expect("the name of a zone");
+        match admin.ask(&Request::FreezeZone { name, frozen }).expect("an answer") {
+            Answer::Frozen { workers } => workers,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The worker that serves a client.
     pub fn worker_of(&self, client: u32) -> Option<WorkerStatus> {
         let zones = self.try_status()?.zones;

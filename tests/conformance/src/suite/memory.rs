@@ -5,7 +5,10 @@ use std::ptr::null_mut;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 
-use crate::calls::{alloc, answers, code, context, download, ok};
+use crate::calls::{
+    DEFAULT_STREAM, KERNELS, NON_BLOCKING, alloc, answers, code, context, download, function, launch, module, ok,
+    pinned, stream,
+};
 
 super::tests! {
     "memory":
@@ -15,6 +18,9 @@ super::tests! {
     rows_of_pitched_memory_are_aligned,
     free_memory_is_counted,
     freed_memory_comes_back_empty,
+    small_blocks_in_a_loop_come_back_empty,
+    small_blocks_in_a_loop_are_apart,
+    a_free_waits_for_the_work,
     ranges_are_known,
     many_blocks_of_many_sizes,
     memory_goes_with_its_context,
@@ -107,6 +113,78 @@ fn freed_memory_comes_back_empty(gpu: &Driver) {
             ok!(gpu, cuMemsetD8_v2(block, 0xa5, bytes));
             ok!(gpu, cuMemFree_v2(block));
         }
+    }
+}
+
+/// Libraries allocate and free around every step; each block is written before it goes.
+fn small_blocks_in_a_loop_come_back_empty(gpu: &Driver) {
+    context(gpu);
+    let stream = stream(gpu, NON_BLOCKING);
+    for round in 0..200 {
+        // With a stream that the default stream does not wait for, and without any.
+        if round == 100 {
+            ok!(gpu, cuStreamDestroy_v2(stream));
+        }
+        for bytes in [1, 400, 5000, 128 << 10, 300 << 10] {
+            let block = alloc(gpu, bytes);
+            assert!(download::<u8>(gpu, block, bytes).iter().all(|byte| *byte == 0), "{bytes} bytes, round {round}");
+            ok!(gpu, cuMemsetD8Async(block, 0xa5, bytes, DEFAULT_STREAM));
+            ok!(gpu, cuMemFree_v2(block));
+            answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(block));
+            assert_ne!(code!(gpu, cuMemsetD8_v2(block, 1, bytes)), 0);
+        }
+    }
+}
+
+/// More and more are held while others come and go, by several threads.
+fn small_blocks_in_a_loop_are_apart(gpu: &Driver) {
+    const SIZES: [usize; 3] = [100, 512, 6000];
+    let made = context(gpu) as usize;
+    let held: Vec<(u64, usize, u8)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=4u8)
+            .map(|number| {
+                scope.spawn(move || {
+                    ok!(gpu, cuCtxSetCurrent(made as cuda_abi::types::CUcontext));
+                    let mut held = Vec::new();
+                    for round in 0..120 {
+                        let bytes = SIZES[round % SIZES.len()];
+                        let block = alloc(gpu, bytes);
+                        ok!(gpu, cuMemsetD8_v2(block, number, bytes));
+                        if round % 4 == 0 {
+                            held.push((block, bytes, number));
+                        } else {
+                            ok!(gpu, cuMemFree_v2(block));
+                        }
+                    }
+                    held
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("its calls succeed")).collect()
+    });
+    let mut places: Vec<(u64, usize)> = held.iter().map(|(block, bytes, _)| (*block, *bytes)).collect();
+    places.sort_unstable();
+    assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 as u64 <= pair[1].0));
+    for (block, bytes, number) in held {
+        assert!(download::<u8>(gpu, block, bytes).iter().all(|byte| *byte == number));
+        ok!(gpu, cuMemFree_v2(block));
+    }
+}
+
+/// What was launched before a free is done when it returns, also of a small block.
+fn a_free_waits_for_the_work(gpu: &Driver) {
+    context(gpu);
+    let kernels = module(gpu, KERNELS);
+    let store = function(gpu, kernels, "store");
+    let words = pinned(gpu, 1);
+    for round in 1..=50u32 {
+        let block = alloc(gpu, 64);
+        for _ in 0..20 {
+            assert_eq!(launch(gpu, store, 1, 1, DEFAULT_STREAM, &[words.as_ptr() as u64, u64::from(round)]), 0);
+        }
+        ok!(gpu, cuMemFree_v2(block));
+        // SAFETY: the GPU has written it, or is about to.
+        assert_eq!(unsafe { words.as_ptr().read_volatile() }, round);
     }
 }
 

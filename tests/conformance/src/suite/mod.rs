@@ -16,6 +16,7 @@ mod managed;
 mod memory;
 mod modules;
 mod pools;
+mod remembered;
 mod streams;
 
 use cuda_abi::driver::Driver;
@@ -60,6 +61,7 @@ const FAMILIES: &[&[Test]] = &[
     pools::TESTS,
     streams::TESTS,
     modules::TESTS,
+    remembered::TESTS,
     launches::TESTS,
     capture::TESTS,
     graphs::TESTS[0],

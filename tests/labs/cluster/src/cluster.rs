@@ -82,6 +82,11 @@ impl Cluster {
         self.run.join("config").join(name).display().to_string()
     }
 
+    /// Whether its Kubernetes has claims.
+    pub(crate) fn has_claims(&self) -> bool {
+        self.components.release.has_claims
+    }
+
     /// Starts a further service of the node.
     pub(crate) fn launch(&mut self, name: &'static str, words: &[&str]) -> Result<()> {
         let words = words.iter().map(|word| (*word).to_owned()).collect();

@@ -4,13 +4,14 @@
 //! network plugins are Debian's, from its newest release, unpacked and not installed. runc is that of Debian 12: later
 //! ones need a later C library.
 
+use super::go::Release;
 use super::{debian, go};
 use anyhow::{Context, Result};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Instant;
-use xtask::paths;
+use xtask::{paths, sh};
 
 /// Packages of Debian's newest release.
 const NEW: [&str; 3] = ["containerd", "etcd-server", "containernetworking-plugins"];
@@ -35,8 +36,11 @@ const DOCKER: [&str; 2] = ["docker.io", "docker-cli"];
 
 /// Where the parts lie.
 pub(crate) struct Components {
-    /// Kubernetes' own programs, and Helm.
+    pub release: Release,
+    /// Kubernetes' own programs.
     pub kubernetes: PathBuf,
+    /// Helm, with programs of the newest Kubernetes.
+    helm: PathBuf,
     /// The root of what Debian's packages hold.
     pub debian: PathBuf,
     /// The same of Podman, to be laid over a node's root.
@@ -47,7 +51,7 @@ pub(crate) struct Components {
 
 impl Components {
     pub(crate) fn helm(&self) -> PathBuf {
-        self.kubernetes.join("helm")
+        self.helm.join("helm")
     }
 
     pub(crate) fn kubectl(&self) -> PathBuf {
@@ -56,9 +60,12 @@ impl Components {
 
     /// What PATH must be, so that they find each other.
     pub(crate) fn path(&self) -> String {
-        let dirs = [self.kubernetes.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
+        let dirs =
+            [self.kubernetes.clone(), self.helm.clone(), self.debian.join("usr/bin"), self.debian.join("usr/sbin")];
         let ours = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":");
-        format!("{ours}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        // Where the shim of tests is built, behind all others.
+        let built = paths::target().join("debug");
+        format!("{ours}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{}", built.display())
     }
 }
 
@@ -68,9 +75,11 @@ pub(crate) fn home() -> PathBuf {
 
 /// Fetches and builds what is missing; says nothing and takes no time when nothing is. Docker is fetched by itself, by
 /// [`ensure_docker`].
-pub(crate) fn ensure() -> Result<Components> {
+pub(crate) fn ensure(release: Release) -> Result<Components> {
     let components = Components {
-        kubernetes: go::home().join("bin"),
+        release,
+        kubernetes: release.bin(),
+        helm: go::CURRENT.bin(),
         debian: home().join("debian-1"),
         podman: home().join("podman-1"),
         docker: home().join("docker-1"),
@@ -82,16 +91,26 @@ pub(crate) fn ensure() -> Result<Components> {
     if !components.podman.exists() {
         timed("fetching Podman from Debian", || debian::unpack(&components.podman, &[("bookworm", &PODMAN)]))?;
     }
+    if !components.helm.exists() {
+        timed("building Kubernetes and Helm (six minutes on two cores)", || go::build(go::CURRENT))?;
+    }
     if !components.kubernetes.exists() {
-        timed("building Kubernetes and Helm (six minutes on two cores)", || go::build(&components.kubernetes))?;
+        let what = format!("building Kubernetes {} (ten minutes on two cores)", release.kubernetes);
+        timed(&what, || go::build(release))?;
     }
     // For those who need not know of versions.
     let current = home().join("current");
-    if fs::read_link(&current).ok().as_ref() != Some(&components.kubernetes) {
+    if fs::read_link(&current).ok().as_ref() != Some(&components.helm) {
         let _ = fs::remove_file(&current);
-        symlink(&components.kubernetes, &current).with_context(|| format!("cannot link {}", current.display()))?;
+        symlink(&components.helm, &current).with_context(|| format!("cannot link {}", current.display()))?;
     }
     Ok(components)
+}
+
+/// Builds the shim, for scenarios that need it.
+pub(crate) fn build_shim() -> Result<()> {
+    let shim = super::scenarios::SHIM;
+    sh::run(sh::cargo().args(["build", "--locked", "--package", "pods-lab", "--bin", shim]))
 }
 
 /// Fetches Docker, which one scenario needs.

@@ -2,6 +2,7 @@
 //! on the host, and the host runs the broker as a service of its own.
 
 use super::cluster::{Cluster, NODE};
+use super::helm::Helm;
 use super::wait::until;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -46,20 +47,29 @@ fn key(name: &str, text: &str) -> String {
     format!("  {name}: |\n{}", text.lines().map(|line| format!("    {line}\n")).collect::<String>())
 }
 
-/// Returns when pods can ask for GPUs.
+/// Returns when pods can ask for GPUs. The manifests are for a Kubernetes with claims; others get the chart.
 pub(crate) fn install(cluster: &mut Cluster) -> Result<()> {
-    cluster.kubectl.apply(None, &manifests()?)?;
+    label(cluster)?;
+    match cluster.has_claims() {
+        true => cluster.kubectl.apply(None, &manifests()?)?,
+        false => drop(Helm::of(cluster).install(&[])?),
+    }
     started(cluster)
+}
+
+/// Says that the node has a GPU, as an administrator without Node Feature Discovery does.
+fn label(cluster: &Cluster) -> Result<()> {
+    cluster.kubectl.text(&["label", "node", NODE, "bulkhead.dev/gpu=true", "--overwrite"]).map(drop)
 }
 
 /// Starts the broker that the DaemonSet lays on the host, which is systemd's part, and waits for what it offers.
 pub(crate) fn started(cluster: &mut Cluster) -> Result<()> {
     cluster.wait_for("the DaemonSet's init container", |_| Path::new(PROGRAM).exists())?;
-    rolled_out(cluster)?;
     match cluster.service(BROKER) {
         Ok(service) => service.start()?,
         Err(_) => broker(cluster, BROKER, &[])?,
     }
+    rolled_out(cluster)?;
     offered(cluster)
 }
 
@@ -69,7 +79,8 @@ pub(crate) fn broker(cluster: &mut Cluster, name: &'static str, more: &[&str]) -
 }
 
 pub(crate) fn rolled_out(cluster: &Cluster) -> Result<()> {
-    for set in ["daemonset/bulkhead-dra", "daemonset/bulkhead"] {
+    let driver = cluster.has_claims().then_some("daemonset/bulkhead-dra");
+    for set in driver.into_iter().chain(["daemonset/bulkhead"]) {
         cluster.kubectl.text(&["rollout", "status", "-n", NAMESPACE, set, "--timeout=180s"])?;
     }
     Ok(())
@@ -78,6 +89,9 @@ pub(crate) fn rolled_out(cluster: &Cluster) -> Result<()> {
 /// Takes everything away, as an administrator does it; to stop the broker is systemd's part.
 pub(crate) fn uninstall(cluster: &mut Cluster) -> Result<()> {
     cluster.service(BROKER)?.stop()?;
+    if !cluster.has_claims() {
+        return Helm::of(cluster).uninstall(cluster);
+    }
     cluster.kubectl.apply(None, &fs::read_to_string(paths::root().join(REMOVAL))?)?;
     rolled_out(cluster)?;
     let manifests = paths::root().join(MANIFESTS).display().to_string();
@@ -108,7 +122,9 @@ pub(crate) fn traces(cluster: &Cluster) -> Result<Vec<String>> {
 pub(crate) fn configure(cluster: &Cluster, settings: &str, nvidias: &str) -> Result<()> {
     let head =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: bulkhead, namespace: {NAMESPACE} }}\ndata:\n");
-    cluster.kubectl.apply(None, &(head + &key("bulkhead.toml", settings) + &key("nvidia.yaml", nvidias)))?;
+    let text = head + &key("bulkhead.toml", settings) + &key("nvidia.yaml", nvidias);
+    // It may be Helm's.
+    cluster.kubectl.send(&["apply", "--server-side", "--force-conflicts"], &text)?;
     // A pod that changes has its volumes looked at: otherwise kubelet takes its minute.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos();
     let note = format!("bulkhead.test/changed={now}");
@@ -131,6 +147,9 @@ pub(crate) fn offers(cluster: &Cluster, resource: &str, count: &str) -> Result<(
 /// Waits until the node offers its GPUs.
 pub(crate) fn offered(cluster: &Cluster) -> Result<()> {
     offers(cluster, "bulkhead.dev/gpu-10gb", "4")?;
+    if !cluster.has_claims() {
+        return Ok(());
+    }
     cluster.wait_for("the DRA driver's slices", |cluster| {
         let path = "jsonpath={.items[*].spec.devices[*].name}";
         cluster.kubectl.text(&["get", "resourceslices", "-o", path]).is_ok_and(|names| !names.is_empty())

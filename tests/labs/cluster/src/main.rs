@@ -20,6 +20,7 @@ mod wait;
 
 use anyhow::{Context, Result, bail};
 use cluster::Cluster;
+use go::Release;
 use lexopt::prelude::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,11 +41,14 @@ cargo xtask e2e [OPTION]... [SCENARIO]...
   --debug     stage a build that is quicker to make and slower to run
   --staged    take target/stage as it is
   --no-build  take target/stage and target/images as they are
+  --kubernetes VERSION
+              on this Kubernetes: 1.36, or 1.33, which has no claims; there the device plugin alone is tried
   --fetch     only fetch and build Kubernetes, Helm and the other components, into the cache
 ";
 
-#[derive(Default)]
 struct Options {
+    /// What the cluster is made of.
+    release: Release,
     /// Leave the cluster up until this program is interrupted.
     keep: bool,
     /// Quicker to build, slower to run.
@@ -64,7 +68,7 @@ const INSIDE: &str = "--inside";
 const CGROUP: &str = "BULKHEAD_E2E_CGROUP";
 
 /// What `cargo xtask test` plays: one of each kind, so that a change that breaks any of them is seen.
-const BRIEF: [&str; 14] = [
+const BRIEF: [&str; 22] = [
     "plugin-pod",
     "plugin-memory",
     "plugin-over-capacity",
@@ -76,9 +80,29 @@ const BRIEF: [&str; 14] = [
     "settings-wrong",
     "rights-slices",
     "podman",
+    "machine-pod",
+    "machine-files",
+    "machine-restarts",
+    "machine-killed",
+    "machine-refused",
+    "machine-gpu",
     "restart-broker",
     "kill-all",
+    "chart-combinations",
+    "quickstart",
     "uninstall",
+];
+
+/// What is played by default on a Kubernetes without claims.
+const WITHOUT_CLAIMS: [&str; 8] = [
+    "cluster",
+    "plugin-pod",
+    "plugin-memory",
+    "plugin-over-capacity",
+    "plugin-forced",
+    "settings-wrong",
+    "chart",
+    "helm",
 ];
 
 fn main() -> ExitCode {
@@ -94,7 +118,15 @@ fn main() -> ExitCode {
 fn command() -> Result<()> {
     // Read before anything is built: a build may replace the file.
     let program = std::env::current_exe().context("cannot tell where this program is")?;
-    let mut options = Options::default();
+    let mut options = Options {
+        release: go::CURRENT,
+        keep: false,
+        debug: false,
+        staged: false,
+        no_build: false,
+        names: Vec::new(),
+    };
+    let mut fetch = false;
     let mut in_node = false;
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
@@ -106,7 +138,8 @@ fn command() -> Result<()> {
             Long("staged") => options.staged = true,
             Long("no-build") => options.no_build = true,
             Long("inside") => in_node = true,
-            Long("fetch") => return components::ensure().map(drop),
+            Long("kubernetes") => options.release = go::release(&args.value()?.string()?)?,
+            Long("fetch") => fetch = true,
             Long("list") => {
                 print!("{}", scenarios::list());
                 return Ok(());
@@ -118,15 +151,24 @@ fn command() -> Result<()> {
             other => return Err(other.unexpected().into()),
         }
     }
+    if fetch {
+        return components::ensure(options.release).map(drop);
+    }
+    if options.names.is_empty() && !options.release.has_claims {
+        options.names.extend(WITHOUT_CLAIMS.map(str::to_owned));
+    }
     if in_node { inside(&options) } else { run(&program, &options) }
 }
 
 fn run(program: &Path, options: &Options) -> Result<()> {
     scenarios::check_names(&options.names)?;
     node::check().context("cargo xtask e2e cannot run here")?;
-    let components = components::ensure()?;
+    let components = components::ensure(options.release)?;
     if scenarios::need_docker(&options.names) {
         components::ensure_docker(&components)?;
+    }
+    if scenarios::need_shim(&options.names) {
+        components::build_shim()?;
     }
     if !options.no_build {
         toolchain::ensure()?;
@@ -136,11 +178,12 @@ fn run(program: &Path, options: &Options) -> Result<()> {
         images::build()?;
         if scenarios::need_package(&options.names) {
             // It is unpacked once; small is for users.
-            deb::pack("-Znone")?;
+            deb::pack(deb::Compression::None)?;
         }
     }
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
+    words.extend(["--kubernetes".to_owned(), options.release.kubernetes.to_owned()]);
     words.extend(options.names.iter().cloned());
     let status = node::enter(&components, program, &words)?;
     if !status.success() {
@@ -153,9 +196,9 @@ fn run(program: &Path, options: &Options) -> Result<()> {
 fn inside(options: &Options) -> Result<()> {
     let cgroup = std::env::var(CGROUP).context("only cargo xtask e2e calls this")?;
     let run = node::run_directory();
-    println!("starting Kubernetes");
+    println!("starting Kubernetes {}", options.release.kubernetes);
     let start = Instant::now();
-    let mut cluster = Cluster::start(&run, components::ensure()?, &cgroup)?;
+    let mut cluster = Cluster::start(&run, components::ensure(options.release)?, &cgroup)?;
     for image in images::archives() {
         cluster.import(&image)?;
     }

@@ -19,7 +19,7 @@ fn file() -> Option<Foreign> {
 }
 
 fn export(exports: &mut Exports, worker: u64, zone: &ZoneName, size: u64) -> Token {
-    exports.add(Asker { worker, zone, charged: CHARGED }, memory(size), [0; 16], file()).unwrap()
+    exports.add(Asker { worker, zone, charged: CHARGED }, 0, memory(size), [0; 16], file()).unwrap()
 }
 
 fn open(
@@ -42,13 +42,16 @@ fn a_zone_shares_with_itself_and_pays_once_to_the_end() {
     assert_eq!(open(&mut exports, 1, &a, &token, &none), Err(ShareError::Own));
     assert_eq!(open(&mut exports, 2, &a, &token, &none), Ok(0));
     assert_eq!(open(&mut exports, 3, &a, &token, &none), Ok(0));
-    assert_eq!(exports.unpaid(2, |_| CHARGED), 100);
+    assert_eq!(exports.unpaid(2, |_, _| CHARGED).get(&0).copied().unwrap_or(0), 100);
     // Each that pays is followed by the next that has it open.
-    assert_eq!(exports.end_worker(1), [Payment { worker: 2, token, bytes: 100 }]);
+    assert_eq!(exports.end_worker(1), [Payment { worker: 2, token, gpu: 0, bytes: 100 }]);
     assert_eq!(open(&mut exports, 4, &a, &token, &none), Err(ShareError::Unknown));
-    assert_eq!(exports.unpaid(2, |_| CHARGED), 0);
-    assert_eq!(exports.close(2, &token), (100, Some(Payment { worker: 3, token, bytes: 100 })));
-    assert_eq!(exports.close(2, &token), (0, None));
+    assert_eq!(exports.unpaid(2, |_, _| CHARGED).get(&0).copied().unwrap_or(0), 0);
+    assert_eq!(
+        exports.close(2, &token),
+        Closed { gpu: 0, paid: 100, payment: Some(Payment { worker: 3, token, gpu: 0, bytes: 100 }) }
+    );
+    assert_eq!(exports.close(2, &token), Closed::default());
     assert_eq!(exports.end_worker(3), []);
     assert!(exports.by_token.is_empty() && exports.descriptors.is_empty());
 }
@@ -61,9 +64,9 @@ fn who_does_not_pay_leaves_without_a_word() {
         open(&mut exports, worker, &a, &token, &none).unwrap();
     }
     assert_eq!(exports.withdraw(2, &token), None, "it is not his");
-    assert_eq!(exports.withdraw(1, &token), Some(Payment { worker: 2, token, bytes: 100 }));
+    assert_eq!(exports.withdraw(1, &token), Some(Payment { worker: 2, token, gpu: 0, bytes: 100 }));
     assert_eq!(exports.end_worker(3), []);
-    assert_eq!(exports.close(2, &token), (100, None));
+    assert_eq!(exports.close(2, &token), Closed { gpu: 0, paid: 100, payment: None });
     assert!(exports.by_token.is_empty());
 }
 
@@ -92,7 +95,7 @@ fn another_zone_needs_a_grant_and_pays_for_itself() {
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Ok(0), "it pays once");
     assert_eq!(exports.importers(&a, &b), BTreeSet::from([2]));
     assert_eq!(exports.end_worker(1), [], "it goes on paying for itself");
-    assert_eq!(exports.close(2, &token), (100, None));
+    assert_eq!(exports.close(2, &token), Closed { gpu: 0, paid: 100, payment: None });
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn what_has_neighbours_stays_in_its_zone() {
     let (a, b) = (zone("a"), zone("b"));
     grants.add(Grant { from: a.clone(), to: b.clone(), access: Access::ReadWrite, expires: None, configured: false });
     let details = Shared { flags: shared_flags::HAS_NEIGHBOURS, ..memory(100) };
-    let token = exports.add(Asker { worker: 1, zone: &a, charged: CHARGED }, details, [0; 16], file()).unwrap();
+    let token = exports.add(Asker { worker: 1, zone: &a, charged: CHARGED }, 0, details, [0; 16], file()).unwrap();
     assert_eq!(open(&mut exports, 2, &b, &token, &grants), Err(ShareError::Denied));
     assert_eq!(open(&mut exports, 3, &a, &token, &grants), Ok(0));
 }
@@ -141,16 +144,16 @@ fn absurd_offers_end_the_worker_and_many_are_refused() {
         (Shared { kind: shared::PAGE, ..memory(PAGE as u64) }, file()),
     ];
     for (details, fd) in wrong {
-        assert_eq!(exports.add(asker, details, [0; 16], fd), Err(ShareError::Malformed), "{details:?}");
+        assert_eq!(exports.add(asker, 0, details, [0; 16], fd), Err(ShareError::Malformed), "{details:?}");
     }
     let event = Shared { kind: shared::EVENT, ..memory(100) };
-    assert_eq!(exports.add(asker, event, [7; 16], None), Err(ShareError::Unknown));
+    assert_eq!(exports.add(asker, 0, event, [7; 16], None), Err(ShareError::Unknown));
     // An eighth of them for each zone.
     exports.most_descriptors = 24;
     for _ in 0..3 {
         export(&mut exports, 1, &a, 1);
     }
-    assert_eq!(exports.add(asker, memory(1), [0; 16], file()), Err(ShareError::Refused));
+    assert_eq!(exports.add(asker, 0, memory(1), [0; 16], file()), Err(ShareError::Refused));
     assert_eq!(exports.end_worker(1), []);
     export(&mut exports, 2, &a, 1);
 }
@@ -162,7 +165,7 @@ fn a_zone_is_remembered_only_so_far() {
     let page = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
     let add = |exports: &mut Exports, worker, zone, details, token| {
         let fd = (details == page).then(|| Lane::default().take(event_page()));
-        exports.add(Asker { worker, zone, charged: CHARGED }, details, token, fd)
+        exports.add(Asker { worker, zone, charged: CHARGED }, 0, details, token, fd)
     };
     for worker in 1..=4 {
         let token = add(&mut exports, worker, &a, page, [0; 16]).unwrap();
@@ -191,16 +194,16 @@ fn what_is_mapped_of_others_counts_no_further_than_they_pay() {
     // Its own memory, opened again, is nobody else's to pay.
     let physical = Shared { kind: shared::PHYSICAL, ..memory(500) };
     let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
-    let own = exports.add(asker, physical, [0; 16], file()).unwrap();
+    let own = exports.add(asker, 0, physical, [0; 16], file()).unwrap();
     exports.opened(asker, &own, 0);
-    assert_eq!(exports.unpaid(1, |_| CHARGED), 0);
+    assert_eq!(exports.unpaid(1, |_, _| CHARGED).get(&0).copied().unwrap_or(0), 0);
     // Many tokens for the same memory of a sibling do not make it more.
     for _ in 0..5 {
         let token = export(&mut exports, 2, &a, 400);
         open(&mut exports, 1, &a, &token, &none).unwrap();
     }
-    assert_eq!(exports.unpaid(1, |_| CHARGED), CHARGED);
-    assert_eq!(exports.unpaid(1, |_| 300), 300);
+    assert_eq!(exports.unpaid(1, |_, _| CHARGED).get(&0).copied().unwrap_or(0), CHARGED);
+    assert_eq!(exports.unpaid(1, |_, _| 300).get(&0).copied().unwrap_or(0), 300);
 }
 
 #[test]
@@ -213,9 +216,9 @@ fn the_end_of_a_grant_finds_who_has_events() {
     }
     let owner = Asker { worker: 1, zone: &a, charged: CHARGED };
     let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
-    let page = exports.add(owner, details, [0; 16], Some(Lane::default().take(event_page()))).unwrap();
+    let page = exports.add(owner, 0, details, [0; 16], Some(Lane::default().take(event_page()))).unwrap();
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
-    let event = exports.add(owner, event, page, None).unwrap();
+    let event = exports.add(owner, 0, event, page, None).unwrap();
     for (worker, zone) in [(2, &b), (3, &c)] {
         let other = Asker { worker, zone, charged: CHARGED };
         let opened = exports.find(other, &event, shared::EVENT, grants.at(100)).unwrap();
@@ -232,10 +235,11 @@ fn nobody_waits_for_events_of_the_dead() {
     let (mut exports, none, a) = (Exports::new(), Grants::default(), zone("a"));
     let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
     let details = Shared { kind: shared::PAGE, size: PAGE as u64, ..Shared::default() };
-    let token = exports.add(asker, details, [0; 16], Some(Lane::default().take(page.try_clone().unwrap()))).unwrap();
+    let token =
+        exports.add(asker, 0, details, [0; 16], Some(Lane::default().take(page.try_clone().unwrap()))).unwrap();
     let lane = exports.pages[&a].clone();
     let event = Shared { kind: shared::EVENT, size: PAGE as u64, offset: 128, len: 128, flags: 0 };
-    let event = exports.add(asker, event, token, None).unwrap();
+    let event = exports.add(asker, 0, event, token, None).unwrap();
     let opened =
         exports.find(Asker { worker: 2, zone: &a, charged: CHARGED }, &event, shared::EVENT, none.at(100)).unwrap();
     assert_eq!((opened.page, opened.pays), (token, 0));
@@ -266,7 +270,7 @@ fn a_page_of_events_has_its_size_for_good() {
         rustix::fs::ftruncate(&page, size as u64).unwrap();
         rustix::fs::fcntl_add_seals(&page, seals).unwrap();
         let asker = Asker { worker: 1, zone: &a, charged: CHARGED };
-        exports.add(asker, details, [0; 16], Some(Lane::default().take(page))).is_ok()
+        exports.add(asker, 0, details, [0; 16], Some(Lane::default().take(page))).is_ok()
     };
     assert!(add(PAGE, SealFlags::SHRINK | SealFlags::GROW));
     assert!(!add(PAGE, SealFlags::SHRINK), "it could grow");

@@ -12,6 +12,7 @@
 mod connections;
 mod matching;
 mod publication;
+mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use control::ZoneName;
 use control::admin::SharingStatus;
 use control::rendezvous::{DETACH, RendezvousMessage, code, kind};
 use publication::{News, Publication};
+pub use strangers::Strangers;
 
 /// Connections of one zone.
 const PER_ZONE: usize = 256;

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use control::ZoneName;
 use control::admin::{AdminClient, Answer, Request};
-use control::zone::{DEFAULT_SHARE, ZoneLimits};
 use guest::domain::{Definition, Domain, DomainError, Kind};
 use guest::image;
 use guest::link::host::{self, HostEnd};
@@ -20,7 +19,9 @@ use xen::sys::loop_device::LoopDevice;
 
 use super::session::Session;
 use crate::admin;
+use crate::args::LimitArgs;
 use crate::exit::{Exit, Failure};
+use crate::progress::Progress;
 use crate::signals::Signals;
 use crate::xen_args::{KindArg, XenRunArgs};
 
@@ -56,7 +57,10 @@ pub(super) fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let domain = Domain::create(&definition, &dir.path).map_err(|error| domain_failure(&error))?;
     let _admitted = Admitted::new(&mut store, domain.id(), zone.name.as_str())?;
     domain.unpause().map_err(|error| domain_failure(&error))?;
-    let link = match connect(&mut store, &domain, &mut signals, args.boot_timeout)? {
+    let progress = Progress::of("booting the domain");
+    let connected = connect(&mut store, &domain, &mut signals, args.boot_timeout);
+    drop(progress);
+    let link = match connected? {
         Connected::Link(link) => link,
         Connected::Signal(signal) => return Ok(ExitCode::from(128 + signal)),
     };
@@ -102,24 +106,25 @@ struct Zone {
 impl Zone {
     fn join(args: &XenRunArgs, domain: &str) -> Result<Self, Failure> {
         let client = admin::connect(&args.socket)?;
-        let limits = ZoneLimits {
-            memory: args.gpu_memory,
-            share: args.share.unwrap_or(DEFAULT_SHARE),
-            ..ZoneLimits::default()
-        };
-        let name = match &args.zone {
-            Some(name) => name.clone(),
-            None => domain
-                .parse()
-                .map_err(|_| Failure::new(Exit::Failure, "the domain's name is not a valid zone name"))?,
-        };
-        // A zone that is given without limits must exist, and stays as it is.
-        let request = match args.zone.is_some() && args.gpu_memory.is_none() && args.share.is_none() {
-            true => Request::FindZone { name: name.clone() },
-            false => Request::EnsureZone { name: name.clone(), limits, lease: true },
+        let wanted = LimitArgs { memory: args.gpu_memory, share: args.share };
+        let (name, request) = match &args.zone {
+            // One that is given without limits must exist, and stays as it is.
+            Some(name) => (name.clone(), admin::zone_request(&client, name, &wanted, args.update)?),
+            None => {
+                let name: ZoneName = domain
+                    .parse()
+                    .map_err(|_| Failure::new(Exit::Failure, "the domain's name is not a valid zone name"))?;
+                let found = admin::ask(&client, &Request::FindZone { name: name.clone() })?;
+                // One that the domain had before stays as it is.
+                if !wanted.given() && matches!(found, Answer::Zone { .. }) {
+                    return Ok(Self { name, _admin: client });
+                }
+                (name.clone(), Request::EnsureZone { name, limits: wanted.limits(), lease: true })
+            }
         };
         match admin::ask(&client, &request)? {
             Answer::Zone { .. } => Ok(Self { name, _admin: client }),
+            other if args.zone.is_some() => Err(admin::unexpected_about(other, &client, &[&name])),
             other => Err(admin::unexpected(other)),
         }
     }

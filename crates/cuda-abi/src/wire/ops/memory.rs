@@ -6,9 +6,19 @@ use crate::wire::{Array, StreamHandle};
 /// The most references of pages in a message.
 pub const MAX_GRANTS: usize = 14 << 10;
 
+/// The most blocks that are handed out ahead.
+pub const MAX_AHEAD: usize = 16;
+
 operations! {
-    /// Device memory, charged to the zone.
-    Alloc = 0xf040 { bytes: u64 } -> Allocated { address: u64 }
+    /// Device memory, charged to the zone, and up to `ahead` more blocks of that size if there is room for them in memory that
+    /// the context has anyhow. What is small may be freed by [`FreeUnused`].
+    Alloc = 0xf040 { bytes: u64, ahead: u32 }
+        -> Allocated<'a> { address: u64, is_small: bool, ahead: Array<'a, u64, MAX_AHEAD> }
+    /// Posted: how much of a block that was handed out ahead the program has asked for. The software GPU names it in its
+    /// reports.
+    UseAhead = 0xf04b { address: u64, bytes: u64 }
+    /// Posted: a small block that no work uses any more, because the client has waited for it.
+    FreeUnused = 0xf04c { address: u64 }
     /// Returns when all work posted before is done.
     Free = 0xf041 { address: u64 }
     /// Posted.

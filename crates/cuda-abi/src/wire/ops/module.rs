@@ -25,15 +25,33 @@ pub struct Parameter {
 
 const _: () = assert!(size_of::<Parameter>() == 2 * size_of::<u32>());
 
-plain_fields! { Parameter }
+/// An attribute of a function or kernel, and what it is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionAttribute {
+    /// CUDA's `CUfunction_attribute`.
+    pub which: u32,
+    /// As the driver tells it.
+    pub value: i32,
+}
+
+const _: () = assert!(size_of::<FunctionAttribute>() == 2 * size_of::<u32>());
+
+plain_fields! { Parameter FunctionAttribute }
+
+/// Attributes that are told together: all that CUDA has, and some to come.
+pub const MAX_FUNCTION_ATTRIBUTES: usize = 24;
+
+/// What the driver told of a function's attributes, without those that it does not know.
+pub type FunctionAttributes<'a> = Array<'a, FunctionAttribute, MAX_FUNCTION_ATTRIBUTES>;
 
 message! {
-    /// A function or kernel. Limits are there once it is loaded, which needs a context.
+    /// A function or kernel. Attributes are there once it is loaded, which needs a context: a kernel's are those on the
+    /// context's device.
     Described<'a> {
         handle: FunctionOrKernel,
         parameters: Array<'a, Parameter, MAX_PARAMS>,
-        max_threads: Option<u32>,
-        max_dynamic_shared: Option<u32>,
+        attributes: FunctionAttributes<'a>,
     }
 }
 
@@ -167,6 +185,9 @@ operations! {
     GetGlobal<'a> = 0xf029 { owner: ModuleOrLibrary, name: Name<'a> } -> GlobalFound { address: u64, bytes: u64 }
     /// `device` is that of a kernel's attribute.
     SetFunctionAttribute = 0xf02a { function: FunctionOrKernel, attribute: u32, value: i32, device: i32 }
+    /// The attribute that is asked for, and the others with it. With a device, of a kernel there.
+    GetFunctionAttribute = 0xf02f { function: FunctionOrKernel, attribute: u32, device: Option<i32> }
+        -> FunctionAttributesFound<'a> { attributes: FunctionAttributes<'a> }
     /// Once more, now that there is a context.
     Describe = 0xf02b { function: FunctionOrKernel } -> Described<'a>
 

@@ -1,6 +1,6 @@
 //! The view as it travels: messages made of fields, as operations have them.
 
-use super::{Card, Instance, MAX_CARDS, MAX_PROCESSES, MAX_TEXT, Process, ZoneView};
+use super::{Card, CardUse, Holding, Instance, MAX_CARDS, MAX_PROCESSES, MAX_TEXT, Process, ZoneView};
 use crate::wire::definition::{codec, message};
 use crate::wire::{Codec, Decode, Field, List, Malformed, Reader, Source, Text, Writer};
 
@@ -85,6 +85,39 @@ message! {
     }
 }
 
+message! {
+    /// A [`CardUse`].
+    CardUseFields {
+        /// Or [`NONE`].
+        limit: u64,
+        used: u64,
+        /// Or [`NONE`].
+        busy: u64,
+    }
+}
+
+message! {
+    /// What holds for each card; it follows a view, and is read where it is there.
+    CardsFields<'a> {
+        uses: List<'a, CardUseFields, MAX_CARDS>,
+        holdings: List<'a, Holding, MAX_PROCESSES>,
+    }
+}
+
+impl From<&CardUse> for CardUseFields {
+    fn from(card: &CardUse) -> Self {
+        Self { limit: card.limit.unwrap_or(NONE), used: card.used, busy: card.busy.map_or(NONE, u64::from) }
+    }
+}
+
+impl From<CardUseFields> for CardUse {
+    fn from(fields: CardUseFields) -> Self {
+        let number = |value: u64| Some(value).filter(|value| *value != NONE);
+        let busy = number(fields.busy).map(|percent| u32::try_from(percent.min(100)).unwrap_or(100));
+        Self { limit: number(fields.limit), used: fields.used, busy }
+    }
+}
+
 /// A whole view, for what holds for all messages.
 pub const CODEC: (&str, Codec) = ("ZoneView", codec!(ViewFields));
 
@@ -151,6 +184,8 @@ impl From<ViewFields<'_>> for ZoneView {
             busy: busy.map(|percent| u32::try_from(percent.min(100)).unwrap_or(100)),
             cards: fields.cards.iter().map(Card::from).collect(),
             processes: fields.processes.iter().collect(),
+            card_use: Vec::new(),
+            holdings: Vec::new(),
         }
     }
 }

@@ -2,12 +2,15 @@
 //!
 //! A claim has requests; a request was given devices, of each so much memory and share; and parameters of the class or of
 //! the claim are for all requests or for some ([`parameters`]). All of that is kept apart, as a list of devices with their
-//! requests and limits ([`Terms`]). Only a zone has one limit for everything, so [`Terms::zone_limits`] adds up last.
+//! requests and limits ([`Terms`]). A zone has limits for each GPU, so only requests that got the same GPU are added up, and
+//! only the host's limits are one for the whole claim ([`Terms::zone_limits`]).
 
 mod parameters;
 
-use control::ZoneLimits;
-use control::zone::MAX_SHARE;
+use std::collections::BTreeMap;
+
+use control::zone::{GpuLimits, MAX_SHARE};
+use control::{ZoneLimits, ZoneSettings};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 use serde::{Deserialize, Serialize};
 
@@ -143,37 +146,60 @@ impl Terms {
         self.devices().map(|device| device.prepared.clone()).collect()
     }
 
-    /// What the zone of the whole claim gets: the memory and the share of all devices, the lowest of other limits. A zone has
-    /// one priority, so requests of different priorities cannot be in one claim.
-    pub fn zone_limits(&self) -> Result<ZoneLimits, String> {
+    /// What the zone of the whole claim gets: of each device the memory and the share of all requests that were given a part
+    /// of it, and the lowest of other limits. A zone has one priority on a GPU, so requests of different priorities cannot
+    /// have parts of the same one.
+    pub fn zone_limits(&self) -> Result<ClaimLimits, String> {
         let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
-        let mut sum: Option<(ZoneLimits, &str)> = None;
+        let mut host: Option<ZoneLimits> = None;
+        let mut gpus: BTreeMap<&str, (GpuLimits, &str)> = BTreeMap::new();
         for RequestTerms { request, devices } in &self.requests {
-            for DeviceTerms { limits, .. } in devices {
-                let Some((known, first)) = &mut sum else {
-                    sum = Some((*limits, request));
-                    continue;
-                };
-                if known.priority != limits.priority {
-                    return Err(format!(
-                        "requests {first} and {request} have different priorities ({} and {}) from their DeviceClasses; \
-                         use a claim for each",
-                        known.priority, limits.priority
-                    ));
-                }
-                let memory = known.memory.into_iter().chain(limits.memory).reduce(u64::saturating_add);
+            for DeviceTerms { limits, prepared } in devices {
+                let known = host.get_or_insert(*limits);
                 *known = ZoneLimits {
-                    memory,
-                    share: known.share.saturating_add(limits.share).min(MAX_SHARE),
-                    cap: known.cap.into_iter().chain(limits.cap).min(),
                     pinned: lower(known.pinned, limits.pinned),
                     host_memory: lower(known.host_memory, limits.host_memory),
                     host_cpu: known.host_cpu.into_iter().chain(limits.host_cpu).min(),
                     ..*known
                 };
+                let Some((known, first)) = gpus.get_mut(prepared.device.as_str()) else {
+                    gpus.insert(&prepared.device, (GpuLimits::from(limits), request));
+                    continue;
+                };
+                if known.priority != limits.priority {
+                    return Err(format!(
+                        "requests {first} and {request} were given parts of {} and have different priorities ({} and \
+                         {}) from their DeviceClasses; use a claim for each",
+                        prepared.device, known.priority, limits.priority
+                    ));
+                }
+                *known = GpuLimits {
+                    memory: known.memory.into_iter().chain(limits.memory).reduce(u64::saturating_add),
+                    share: known.share.saturating_add(limits.share).min(MAX_SHARE),
+                    cap: known.cap.into_iter().chain(limits.cap).min(),
+                    priority: known.priority,
+                };
             }
         }
-        Ok(sum.map_or_else(ZoneLimits::default, |(limits, _)| limits))
+        let devices = gpus.into_iter().map(|(device, (limits, _))| (device.to_owned(), limits)).collect();
+        Ok(ClaimLimits { host: host.unwrap_or_default(), devices })
+    }
+}
+
+/// What a zone gets of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimLimits {
+    /// Its limits of the host.
+    pub host: ZoneLimits,
+    /// By the device's name.
+    pub devices: BTreeMap<String, GpuLimits>,
+}
+
+impl ClaimLimits {
+    /// As the broker takes them. `numbers`: how it calls the devices.
+    pub fn settings(&self, numbers: &BTreeMap<String, u32>) -> ZoneSettings {
+        let numbered = self.devices.iter().filter_map(|(device, limits)| Some((*numbers.get(device)?, *limits)));
+        ZoneSettings::with_gpus(self.host, &numbered.collect())
     }
 }
 
@@ -203,8 +229,15 @@ mod tests {
         serde_json::json!({ "source": source, "opaque": { "driver": DRIVER, "parameters": parameters } })
     }
 
+    fn numbers() -> BTreeMap<String, u32> {
+        (0..2).map(|gpu| (format!("gpu-{gpu}"), gpu)).collect()
+    }
+
+    /// Of a claim whose GPUs have the same limits.
     fn zone_limits(claim: &ResourceClaim) -> Result<ZoneLimits, ClaimError> {
-        Ok(terms(claim, "u")?.zone_limits().unwrap())
+        let settings = terms(claim, "u")?.zone_limits().unwrap().settings(&numbers());
+        assert!(settings.gpu_limits.is_empty());
+        Ok(settings.limits)
     }
 
     fn of_request(request: &str, device: &str) -> serde_json::Value {
@@ -222,8 +255,8 @@ mod tests {
     fn what_was_consumed_is_what_is_enforced() {
         let claim = allocated(serde_json::json!([result("10Gi", "25"), result("1Gi", "5")]), serde_json::json!([]));
         let terms = terms(&claim, "u").unwrap();
-        let limits = terms.zone_limits().unwrap();
-        assert_eq!((limits.memory, limits.share), (Some(11 << 30), 30));
+        let limits = terms.zone_limits().unwrap().settings(&numbers()).limits;
+        assert_eq!((limits.memory, limits.share), (Some(11 << 30), 30), "they are of one GPU");
         let share_id = Some("s".to_owned());
         let device = Prepared { request: "r".into(), pool: "p".into(), device: "gpu-0".into(), share_id };
         assert_eq!(terms.prepared(), [device.clone(), device]);
@@ -302,17 +335,34 @@ mod tests {
         let terms = terms(&allocated(results, config), "u").unwrap();
         let each: Vec<_> = terms.devices().map(|device| (device.limits.cap, device.limits.pinned)).collect();
         assert_eq!(each, [(Some(90), None), (Some(40), Some(1 << 30))]);
-        let limits = terms.zone_limits().unwrap();
-        assert_eq!((limits.cap, limits.pinned, limits.memory), (Some(40), Some(1 << 30), Some(2 << 30)));
+        let settings = terms.zone_limits().unwrap().settings(&numbers());
+        assert_eq!(settings.limits.pinned, Some(1 << 30));
+        let on = |gpu| (settings.on_gpu(gpu).cap, settings.on_gpu(gpu).memory);
+        assert_eq!((on(0), on(1)), ((Some(90), Some(1 << 30)), (Some(40), Some(1 << 30))));
+    }
+
+    /// 10Gi of one GPU and 10Gi of another are never 20Gi of one.
+    #[test]
+    fn what_was_given_of_one_gpu_is_not_spent_on_another() {
+        let mut results = [result("10Gi", "25"), result("4Gi", "50"), result("1Gi", "5")];
+        results[1]["device"] = serde_json::json!("gpu-1");
+        let claim = allocated(serde_json::json!(results), serde_json::json!([]));
+        let settings = terms(&claim, "u").unwrap().zone_limits().unwrap().settings(&numbers());
+        let on = |gpu| (settings.on_gpu(gpu).memory, settings.on_gpu(gpu).share);
+        assert_eq!((on(0), on(1)), ((Some(11 << 30), 30), (Some(4 << 30), 50)));
     }
 
     #[test]
     fn a_class_gives_its_priority_to_its_own_requests_only() {
-        let results = serde_json::json!([of_request("batch", "gpu-0"), of_request("urgent", "gpu-1")]);
+        let results = serde_json::json!([of_request("batch", "gpu-0"), of_request("urgent", "gpu-0")]);
         let urgent = |requests: &[&str]| parameters_for("FromClass", requests, serde_json::json!({ "priority": 3 }));
         let says = |config: serde_json::Value| zone_limits(&allocated(results.clone(), config));
         let refused = says(serde_json::json!([urgent(&["urgent"])])).unwrap_err().to_string();
-        assert!(refused.contains("batch and urgent have different priorities (0 and 3)"), "{refused}");
+        assert!(refused.contains("parts of gpu-0 and have different priorities (0 and 3)"), "{refused}");
+        let apart = serde_json::json!([of_request("batch", "gpu-0"), of_request("urgent", "gpu-1")]);
+        let apart = terms(&allocated(apart, serde_json::json!([urgent(&["urgent"])])), "u").unwrap();
+        let apart = apart.zone_limits().unwrap().settings(&numbers());
+        assert_eq!((apart.on_gpu(0).priority, apart.on_gpu(1).priority), (0, 3));
         let both = serde_json::json!([urgent(&["urgent"]), urgent(&["batch"])]);
         assert_eq!(says(both).unwrap().priority, 3);
         assert_eq!(says(serde_json::json!([urgent(&[])])).unwrap().priority, 3);

@@ -15,7 +15,7 @@ use cuda_abi::wire::{Array, GraphNodeHandle, Kind, Typed};
 
 use super::{Reply, budget, edge_list, invalid, node_list, node_word, raw_nodes};
 use crate::callbacks::{argument, drop_in_client};
-use crate::handles::Object;
+use crate::handles::{Lent, Object};
 use crate::{Outcome, Refusal, Worker, succeed};
 
 /// Where a capture began.
@@ -24,6 +24,8 @@ pub(crate) struct Origin {
     graph: u64,
     /// The capture made the graph, which is nobody else's until the capture ends well.
     own: bool,
+    /// The graph that is filled and what it is inside of, unless the capture made it: they stay until the capture ends.
+    _lent: Vec<Lent>,
 }
 
 /// What the driver says of a stream. Nodes are good until something else is captured.
@@ -78,17 +80,30 @@ pub(crate) fn refuse_captured(worker: &Worker, stream: CUstream) -> Result<(), R
 
 /// The graph that a stream is being captured into.
 pub(super) fn captured_graph(worker: &Worker, stream: CUstream) -> Option<Arc<Object>> {
-    if !worker.graphs.is_capturing() {
-        return None;
-    }
-    let info = info(worker, stream).ok().filter(|info| info.status == capture_status::ACTIVE)?;
-    worker.handles.pin(Kind::Graph, worker.handles.known(Kind::Graph, info.graph as u64)?).ok()
+    find_captured_graph(worker, stream).ok().flatten()
 }
 
-/// Keeps an object for as long as the graph that a stream is being captured into.
+/// The same, or why the driver does not say.
+fn find_captured_graph(worker: &Worker, stream: CUstream) -> Result<Option<Arc<Object>>, Refusal> {
+    if !worker.graphs.is_capturing() {
+        return Ok(None);
+    }
+    let info = info(worker, stream)?;
+    let active = info.status == capture_status::ACTIVE;
+    let known = || worker.handles.pin(Kind::Graph, worker.handles.known(Kind::Graph, info.graph as u64)?).ok();
+    Ok(if active { known() } else { None })
+}
+
+/// Keeps an object for as long as the graph that a stream is being captured into. Where the driver does not say which that
+/// is, any of those that are captured may be it.
 pub(crate) fn hold(worker: &Worker, stream: CUstream, object: &Arc<Object>) {
-    if let Some(graph) = captured_graph(worker, stream) {
-        super::outermost(&graph).hold(object);
+    match find_captured_graph(worker, stream) {
+        Ok(graph) => graph.iter().for_each(|graph| super::outermost(graph).hold(object)),
+        Err(_) => {
+            let graphs = worker.graphs.at_work();
+            let captured = graphs.origins.values().filter_map(|origin| worker.handles.get(origin.graph).ok());
+            captured.for_each(|graph| super::outermost(&graph).hold(object));
+        }
     }
 }
 
@@ -153,7 +168,7 @@ pub(crate) fn begin(worker: &Worker, CaptureBegin { stream, mode }: CaptureBegin
     });
     match made {
         Ok(graph) => {
-            graphs.origins.insert(stream.serial, Origin { graph, own: true });
+            graphs.origins.insert(stream.serial, Origin { graph, own: true, _lent: Vec::new() });
             worker.graphs.captures.fetch_add(1, Ordering::AcqRel);
             Ok(CUDA_SUCCESS)
         }
@@ -175,13 +190,16 @@ pub(crate) fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) 
     let graph = worker.handles.find(request.graph)?;
     let nodes = node_list(worker, request.nodes)?;
     let edges = edge_list(request.edges, nodes.len())?;
-    if !nodes.iter().all(|node| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
+    if !nodes.iter().all(|node| node.parent().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
     let _still = worker.turns.hold_still(worker);
     let mut graphs = worker.graphs.at_work();
     let raw = raw_nodes(&nodes);
     let edges = if edges.is_empty() { std::ptr::null() } else { edges.as_ptr() };
+    // It may have been closed meanwhile, and from here on it is not.
+    let graph = worker.handles.find(request.graph)?;
+    let lent = std::iter::successors(Some(&graph), |object| object.parent()).map(Lent::new).collect();
     // SAFETY: stream, graph and nodes were checked; edge data, if any, is there for each node.
     succeed(unsafe {
         (worker.driver.cuStreamBeginCaptureToGraph)(
@@ -193,7 +211,7 @@ pub(crate) fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) 
             request.mode,
         )
     })?;
-    graphs.origins.insert(stream.serial, Origin { graph: request.graph.0, own: false });
+    graphs.origins.insert(stream.serial, Origin { graph: request.graph.0, own: false, _lent: lent });
     worker.graphs.captures.fetch_add(1, Ordering::AcqRel);
     Ok(CUDA_SUCCESS)
 }

@@ -89,7 +89,7 @@ fn raw_nodes(nodes: &[Arc<Object>]) -> Vec<CUgraphNode> {
 /// The graph that a node's or graph's life depends on.
 fn outermost(object: &Arc<Object>) -> Arc<Object> {
     let mut at = object;
-    while let Some(parent) = &at.parent {
+    while let Some(parent) = at.parent() {
         at = parent;
     }
     at.clone()
@@ -97,7 +97,7 @@ fn outermost(object: &Arc<Object>) -> Arc<Object> {
 
 /// The graph that a node is in.
 fn owner(node: &Arc<Object>) -> Result<Arc<Object>, Refusal> {
-    node.parent.clone().ok_or_else(invalid)
+    node.parent().cloned().ok_or_else(invalid)
 }
 
 /// The handle of a node of a graph.
@@ -148,7 +148,7 @@ pub(crate) fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> O
     if from.len() != to.len() {
         return Err(Refusal::Malformed);
     }
-    let inside = |node: &Arc<Object>| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph));
+    let inside = |node: &Arc<Object>| node.parent().is_some_and(|parent| Arc::ptr_eq(parent, &graph));
     if !from.iter().chain(&to).all(inside) {
         return Err(invalid());
     }

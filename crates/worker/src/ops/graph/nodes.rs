@@ -28,7 +28,7 @@ pub(crate) fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, No
     let needed = node_list(worker, request.dependencies)?;
     let edges = edge_list(request.edges, needed.len())?;
     let params = Params::check(worker, request.params)?;
-    if !needed.iter().all(|node| node.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
+    if !needed.iter().all(|node| node.parent().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
     let mut graphs = worker.graphs.at_work();

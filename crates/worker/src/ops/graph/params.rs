@@ -39,7 +39,7 @@ impl Params {
         Ok(match params {
             NodeParams::Kernel { function, grid, block, shared_bytes, parameters } => {
                 let function = worker.handles.find(function)?;
-                let layout = function.parameters.as_ref().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
+                let layout = function.parameters().ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
                 let bytes = parameters.bytes().to_vec();
                 // The driver reads as many bytes as the kernel has parameters.
                 if bytes.len() != layout.bytes as usize {
@@ -88,7 +88,7 @@ impl Params {
     /// The driver's form of a kernel's parameters, good as long as `self` is.
     pub(super) fn kernel_call(&self, context: CUcontext) -> Option<KernelCall> {
         let Params::Kernel { function, grid, block, shared, bytes } = self else { return None };
-        let layout = function.parameters.as_ref()?;
+        let layout = function.parameters()?;
         let at = |offset: &u32| bytes.as_ptr().wrapping_add(*offset as usize).cast_mut().cast::<c_void>();
         let mut pointers: Vec<*mut c_void> = layout.offsets.iter().map(at).collect();
         let mut params = CUDA_KERNEL_NODE_PARAMS_v2 {
@@ -191,7 +191,7 @@ fn describe_kernel<'b>(
     // SAFETY: the node was checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphKernelNodeGetParams_v2)(node.raw as CUgraphNode, &mut params) })?;
     let function = used_function(worker, node, &params).ok_or(Refusal::Code(CUDA_ERROR_INVALID_HANDLE))?;
-    let Some(layout) = &function.parameters else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
+    let Some(layout) = function.parameters() else { return Err(Refusal::Code(CUDA_ERROR_INVALID_HANDLE)) };
     bytes.resize(layout.bytes as usize, 0);
     if !params.kernel_params.is_null() {
         for (at, (start, size)) in layout.offsets.iter().zip(&layout.sizes).enumerate() {

@@ -81,6 +81,7 @@ fn one_pod(stage: &mut Stage) -> Result<()> {
 
 /// Pods that are deleted by force leave nothing behind.
 fn forced(stage: &mut Stage) -> Result<()> {
+    stage.nothing_left().context("of earlier pods")?;
     for name in ["first", "second"] {
         stage.apply(&pods::with_part(name, &["steady", "0"]))?;
     }

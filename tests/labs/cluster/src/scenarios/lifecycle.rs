@@ -1,11 +1,16 @@
 //! Bulkhead comes onto nodes, is replaced, and goes without a trace.
 
-use super::{Scenario, Stage, pods};
+use super::claims::claim;
+use super::{Scenario, Stage, machines, pods};
+use crate::cluster::NODE;
+use crate::helm::{Helm, RELEASE, chart};
 use crate::lab;
-use crate::{helm, wait::until};
-use anyhow::{Context, Result};
+use crate::wait::until;
+use anyhow::{Context, Result, ensure};
+use xtask::{images, sh};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "chart-combinations", play: combinations },
     Scenario { name: "uninstall", play: uninstall },
     // The last of all: it leaves the cluster without Bulkhead.
     Scenario { name: "helm", play: with_helm },
@@ -23,39 +28,103 @@ fn uninstall(stage: &mut Stage) -> Result<()> {
     stage.passes("after")
 }
 
-/// The same with Helm, and an upgrade in between, of which a pod that runs notices nothing.
+/// The API server accepts what the chart makes, whatever is switched on. Fields that it does not know are errors.
+fn combinations(stage: &mut Stage) -> Result<()> {
+    let claims = if stage.cluster.has_claims() { "true" } else { "false" };
+    let driver_only = "host.install=false,devicePlugin.enabled=false";
+    let all_set = "imagePullSecrets[0].name=mine,podLabels.team=a,podAnnotations.note=b,annotations.on=set,nodes=all,\
+                   affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone,\
+                   metrics.dashboard=true,updateStrategy.maxUnavailable=2";
+    let mut cases = vec!["", "dra.enabled=false", "host.install=false", "devicePlugin.enabled=false", all_set];
+    cases.extend(["host.remove=true", "host.remove=true,dra.enabled=false", "nodeSelector.gpu=nvidia"]);
+    cases.extend(stage.cluster.has_claims().then_some(driver_only));
+    let helm = Helm::of(stage.cluster);
+    for case in cases {
+        // Against the cluster, so that it is the cluster's version and kinds that count.
+        let template = ["template", RELEASE, &chart(), "--validate", "--is-upgrade", "-n", lab::NAMESPACE];
+        let made = helm.run(&[&template[..], &["--set", case]].concat()).with_context(|| case.to_owned())?;
+        ensure!(made.contains("kind: DeviceClass") == (claims == "true" && !case.contains("dra.enabled")), "{case}");
+        let words = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts"];
+        stage.cluster.kubectl.send(&words, &made).with_context(|| case.to_owned())?;
+    }
+    if !stage.cluster.has_claims() {
+        let forced = ["template", RELEASE, &chart(), "--validate", "--set", "dra.enabled=true"];
+        let said = helm.run(&forced).err().map(|error| format!("{error:#}")).unwrap_or_default();
+        ensure!(said.contains("has no resource.k8s.io/v1"), "claims cannot be forced here, and Helm said: {said}");
+    }
+    Ok(())
+}
+
+/// With Helm: an upgrade and a rollback, of which pods that run notice nothing, and nothing is left at the end.
 fn with_helm(stage: &mut Stage) -> Result<()> {
     lab::uninstall(stage.cluster)?;
-    let values = stage.cluster.run.join("values.yaml");
-    let config = lab::SETTINGS.lines().map(|line| format!("  {line}\n")).collect::<String>();
-    std::fs::write(&values, format!("config: |\n{config}"))?;
-    let helm = helm::Helm::of(stage.cluster);
-    let helm = |words: &[&str]| helm.run(words);
-    let (values, chart) = (values.display().to_string(), helm::chart());
-    let place = ["--namespace", lab::NAMESPACE];
-    helm(&[&["install", "bulkhead", &chart, "--create-namespace", "--values", &values], &place[..]].concat())?;
+    let helm = Helm::of(stage.cluster);
+    let notes = helm.install(&[])?;
+    ensure!(notes.contains("1 of 1: those labelled"), "the notes do not count nodes:\n{notes}");
+    let off = notes.contains("off: they need Kubernetes 1.36");
+    ensure!(off != stage.cluster.has_claims(), "the notes are wrong about claims:\n{notes}");
     lab::started(stage.cluster)?;
-    stage.apply(&pods::with_part("steady", &["steady", "0"]))?;
-    stage.goes_on("steady")?;
+    let said = helm.run(&["test", RELEASE, "--logs", "-n", lab::NAMESPACE])?;
+    ensure!(said.contains("Succeeded"), "helm test said\n{said}");
 
-    let upgrade = |set: &str| {
-        helm(&[&["upgrade", "bulkhead", &chart, "--reuse-values", "--set", set], &place[..]].concat())?;
-        lab::rolled_out(stage.cluster)
-    };
-    upgrade("resources.limits.memory=80Mi").context("an upgrade")?;
+    let steady = ["steady", "0"];
+    stage.apply(&pods::with_part("steady", &steady))?;
+    let mut running = vec!["steady"];
+    if stage.cluster.has_claims() {
+        stage.apply(&(claim("shared", 2) + &pods::with_claim("claimed", "shared", &steady)))?;
+        running.push("claimed");
+    }
+    let go_on = |stage: &Stage| running.iter().try_for_each(|pod| stage.goes_on(pod));
+    go_on(stage)?;
+
+    // Another version of the image, as far as the cluster can tell.
+    let (old, new) = (images::name("bulkhead"), "bulkhead.dev/bulkhead:next");
+    sh::output(stage.cluster.ctr().args(["--namespace", "k8s.io", "image", "tag", &old, new]))?;
+    helm.upgrade(stage.cluster, "image.tag=next").context("an upgrade")?;
+    ensure!(images_of(stage)?.iter().all(|image| image == new), "an upgrade left {:?}", images_of(stage)?);
     lab::offered(stage.cluster)?;
-    stage.goes_on("steady")?;
-    stage.cluster.kubectl.delete_pod(stage.namespace, "steady")?;
-    stage.nothing_left()?;
+    go_on(stage).context("after an upgrade")?;
+    helm.run(&["rollback", RELEASE, "1", "-n", lab::NAMESPACE])?;
+    lab::rolled_out(stage.cluster)?;
+    ensure!(images_of(stage)?.iter().all(|image| *image == old), "a rollback left {:?}", images_of(stage)?);
+    lab::offered(stage.cluster)?;
+    go_on(stage).context("after a rollback")?;
 
+    // A node that loses its label loses Bulkhead's pods; programs on it go on.
+    stage.cluster.kubectl.text(&["label", "node", NODE, "bulkhead.dev/gpu-"])?;
+    until("no pod of ours", || Ok(images_of(stage)?.is_empty().then_some(())))?;
+    go_on(stage).context("without a label")?;
+    stage.cluster.kubectl.text(&["label", "node", NODE, "bulkhead.dev/gpu=true"])?;
+    until("a pod of ours", || Ok((!images_of(stage)?.is_empty()).then_some(())))?;
+    lab::rolled_out(stage.cluster)?;
+    lab::offered(stage.cluster)?;
+    // By this the plugin sees that kubelet knows its pods, and believes it at once which of them are gone.
+    stage.apply(&pods::with_part("after", &["vecadd"]))?;
+    stage.passes("after")?;
+
+    for pod in running {
+        stage.cluster.kubectl.delete_pod(stage.namespace, pod)?;
+    }
+    stage.nothing_left()?;
     stage.cluster.service(lab::BROKER)?.stop()?;
-    upgrade("host.remove=true").context("taking it off the host")?;
-    helm(&[&["uninstall", "bulkhead", "--wait"], &place[..]].concat())?;
-    stage.cluster.kubectl.text(&["delete", "namespace", lab::NAMESPACE])?;
+    helm.uninstall(stage.cluster)?;
     nothing_of_ours(stage)
 }
 
+/// The images of the pods of our DaemonSets that are not about to end.
+fn images_of(stage: &Stage) -> Result<Vec<String>> {
+    let pods = stage.cluster.kubectl.text(&["get", "pods", "-n", lab::NAMESPACE, "-o", "json"])?;
+    let pods: serde_json::Value = serde_json::from_str(&pods)?;
+    let pods = pods["items"].as_array().context("no list of pods")?.iter();
+    let ours = pods.filter(|pod| {
+        let about = &pod["metadata"];
+        about.get("deletionTimestamp").is_none() && about["ownerReferences"][0]["kind"] == "DaemonSet"
+    });
+    Ok(ours.filter_map(|pod| Some(pod["spec"]["containers"][0]["image"].as_str()?.to_owned())).collect())
+}
+
 fn nothing_of_ours(stage: &Stage) -> Result<()> {
+    machines::clear(stage)?;
     let mut left = Vec::new();
     let waited = until("no trace", || {
         left = lab::traces(stage.cluster)?;

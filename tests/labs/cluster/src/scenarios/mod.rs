@@ -6,14 +6,18 @@ mod device_plugin;
 mod docker;
 mod engine;
 mod lifecycle;
+mod machines;
 mod podman;
 mod pods;
+mod quickstart;
 mod restarts;
 mod rights;
 mod service;
 mod settings;
 mod soak;
 mod truth_table;
+
+pub(crate) use machines::SHIM;
 
 use super::cluster::Cluster;
 use super::lab;
@@ -36,10 +40,12 @@ const ALL: &[&[Scenario]] = &[
     rights::SCENARIOS,
     podman::SCENARIOS,
     docker::SCENARIOS,
+    machines::SCENARIOS,
     service::SCENARIOS,
     truth_table::SCENARIOS,
     restarts::SCENARIOS,
     soak::SCENARIOS,
+    quickstart::SCENARIOS,
     lifecycle::SCENARIOS,
 ];
 
@@ -177,6 +183,11 @@ pub(crate) fn check_names(names: &[String]) -> Result<()> {
 /// Whether one of these scenarios is about more than the cluster.
 pub(crate) fn need_bulkhead(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| !name.starts_with("cluster"))
+}
+
+/// Whether one of these scenarios is about pods with a machine of their own.
+pub(crate) fn need_shim(names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name.starts_with("machine"))
 }
 
 /// Whether one of these scenarios runs containers with Docker.

@@ -8,6 +8,8 @@ const STEP: Nanos = 100_000;
 /// Long enough for shares to show.
 const LONG: Nanos = 4 * SECOND;
 const SECOND: Nanos = 1_000 * MILLISECOND;
+/// The GPU does nothing for anybody while it puts a context away or takes it up.
+const SWITCH: Nanos = 200_000;
 
 /// A tenant that gives kernels of a length to the GPU, with a pause after each few of them.
 #[derive(Clone)]
@@ -26,6 +28,26 @@ struct Tenant {
     reports: VecDeque<(Nanos, Seen, DispatchState)>,
     longest_wait: Nanos,
     waits_since: Option<Nanos>,
+    /// What stopping and resuming it takes; none: it cannot be stopped.
+    costs: Option<(Nanos, Nanos)>,
+    /// It was asked to be off the GPU, and is.
+    stop: bool,
+    off: bool,
+    /// When which of both happens.
+    calls: VecDeque<(Nanos, bool)>,
+    stops: u64,
+    /// Pieces of work that have ended.
+    ended: u64,
+}
+
+impl Tenant {
+    fn runs(&self) -> bool {
+        !self.in_flight.is_empty() && !self.off
+    }
+
+    fn stoppable(self, stop: Nanos, resume: Nanos) -> Self {
+        Self { costs: Some((stop, resume)), ..self }
+    }
 }
 
 fn saturating(share: u32, kernel: Nanos) -> Tenant {
@@ -41,6 +63,12 @@ fn saturating(share: u32, kernel: Nanos) -> Tenant {
         reports: VecDeque::new(),
         longest_wait: 0,
         waits_since: None,
+        costs: None,
+        stop: false,
+        off: false,
+        calls: VecDeque::new(),
+        stops: 0,
+        ended: 0,
     }
 }
 
@@ -49,6 +77,7 @@ struct Simulation {
     tenants: Vec<Tenant>,
     now: Nanos,
     busy: Nanos,
+    switching_until: Nanos,
     look_at: Option<Nanos>,
 }
 
@@ -58,7 +87,7 @@ impl Simulation {
         for (id, tenant) in tenants.iter().enumerate() {
             plan.set(0, id as u64, tenant.terms);
         }
-        Self { plan, tenants, now: 0, busy: 0, look_at: None }
+        Self { plan, tenants, now: 0, busy: 0, switching_until: 0, look_at: None }
     }
 
     fn run(&mut self, time: Nanos) {
@@ -96,13 +125,26 @@ impl Simulation {
                 }
             }
             let running = !tenant.in_flight.is_empty();
-            tenant.reports.push_back((now + tenant.lag, Seen { held, running, unknown: false }, state));
+            let (stoppable, done) = (tenant.costs.is_some(), tenant.ended);
+            let seen = Seen { held, running, unknown: false, stoppable, off: false, done };
+            tenant.reports.push_back((now + tenant.lag, seen, state));
+        }
+        self.compute();
+        self.now += STEP;
+        self.hear();
+        self.plan.decide(self.now);
+        self.stop_and_resume();
+    }
+
+    fn compute(&mut self) {
+        if self.now < self.switching_until {
+            return;
         }
         // The GPU: contexts with work share it evenly.
-        let with_work = self.tenants.iter().filter(|tenant| !tenant.in_flight.is_empty()).count() as u64;
+        let with_work = self.tenants.iter().filter(|tenant| tenant.runs()).count() as u64;
         if let Some(share) = STEP.checked_div(with_work) {
             self.busy += STEP;
-            for tenant in self.tenants.iter_mut().filter(|tenant| !tenant.in_flight.is_empty()) {
+            for tenant in self.tenants.iter_mut().filter(|tenant| tenant.runs()) {
                 let mut part = share;
                 tenant.done += part;
                 while part > 0 && !tenant.in_flight.is_empty() {
@@ -110,13 +152,30 @@ impl Simulation {
                     (tenant.in_flight[0], part) = (tenant.in_flight[0] - spent, part - spent);
                     if tenant.in_flight[0] == 0 {
                         tenant.in_flight.remove(0);
+                        tenant.ended += 1;
                     }
                 }
             }
         }
-        self.now += STEP;
-        self.hear();
-        self.plan.decide(self.now);
+    }
+
+    /// As the broker does it: what has work is stopped while the plan says so. Calls of one tenant come one after the other.
+    fn stop_and_resume(&mut self) {
+        for (id, tenant) in self.tenants.iter_mut().enumerate() {
+            let stop = self.plan.stopped_since(id as u64).is_some() && !tenant.in_flight.is_empty();
+            if let Some((stopping, resuming)) = tenant.costs
+                && stop != tenant.stop
+            {
+                let begin = tenant.calls.back().map_or(self.now, |(at, _)| self.now.max(*at));
+                tenant.calls.push_back((begin + if stop { stopping } else { resuming }, stop));
+                tenant.stop = stop;
+                tenant.stops += u64::from(stop);
+            }
+            while let Some((_, off)) = tenant.calls.pop_front_if(|(at, _)| *at <= self.now) {
+                tenant.off = off;
+                self.switching_until = self.now + SWITCH;
+            }
+        }
     }
 
     /// What workers said comes late, and of a state that may have changed meanwhile.
@@ -128,6 +187,7 @@ impl Simulation {
             }
             let Some((_, mut seen, state)) = last else { continue };
             let current = self.plan.state(id as u64);
+            seen.off = tenant.off && seen.running;
             seen.unknown = current != DispatchState::Free && state != current;
             self.plan.observe(self.now, id as u64, seen);
         }
@@ -293,6 +353,34 @@ fn work_that_does_not_end_keeps_others_waiting_for_a_moment_only() {
     assert_eq!(simulation.plan.overdue(simulation.now, 0).next(), None);
 }
 
+/// Ten seconds of work were queued by a zone that had the GPU alone. While it runs beside the others' it takes half of the GPU;
+/// after that it waits until they have had their parts.
+#[test]
+fn work_queued_alone_is_paid_for_when_others_come() {
+    let mut plan = Plan::default();
+    let terms = |share| Terms { share, cap: None, priority: 0 };
+    plan.set(0, 1, terms(10));
+    plan.set(0, 2, terms(90));
+    let busy = Seen { held: true, running: true, ..Seen::default() };
+    let mut now = 0;
+    let mut step = |plan: &mut Plan, first: Seen, until: Nanos| {
+        while now < until {
+            now += MILLISECOND;
+            plan.observe(now, 1, first);
+            plan.observe(now, 2, Seen { held: plan.state(2) == DispatchState::Closed, ..busy });
+            plan.decide(now);
+        }
+    };
+    step(&mut plan, busy, 10 * SECOND);
+    let (queued, other) = (plan.used(1).time, plan.used(2).time);
+    assert!(queued > 4 * SECOND && other > 4 * SECOND, "side by side: {queued} {other}");
+    // All of it is done, and it wants more.
+    let wants = Seen { held: true, ..Seen::default() };
+    step(&mut plan, wants, 20 * SECOND);
+    let more = plan.used(1).time - queued;
+    assert!(more < SECOND / 10, "it has had more than its part already, and got {more} ns");
+}
+
 #[test]
 fn a_zone_that_says_nothing_holds_nobody_up_for_long() {
     let silent = Tenant { lag: 1000 * SECOND, ..saturating(100, MILLISECOND) };
@@ -327,3 +415,5 @@ fn there_is_always_a_next_look_while_somebody_waits() {
         }
     }
 }
+
+mod preemption;

@@ -1,0 +1,136 @@
+//! How long the GPU runs the work of a zone before it switches to that of another: decisions only, as in [`super::plan`].
+//!
+//! Turns keep zones of the same priority apart, so slices matter where one zone does not wait for another: beside a zone
+//! of higher priority that has had work lately, a lower one runs in short slices, and the higher one in long ones. Short
+//! slices cost switches, so nobody has them whom nobody waits for, and a zone that is alone is never touched.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::plan::{Nanos, Terms};
+
+/// What drivers give by themselves.
+pub(super) const USUAL: Duration = Duration::from_micros(2_048);
+/// Of a zone beside one of higher priority: that one waits no longer for its next kernel. Two that both saturate the GPU
+/// would lose two fifths to switches, but the higher one here has long ones.
+pub(super) const SHORT: Duration = Duration::from_micros(200);
+/// Of a zone above others: a request of many small kernels is done in one.
+pub(super) const LONG: Duration = Duration::from_millis(10);
+/// A zone that had no work for so long is not counted: setting a slice takes half a millisecond, so they change seldom.
+pub(super) const LATELY: Nanos = 1_000_000_000;
+
+#[derive(Debug, Clone, Copy)]
+struct Zone {
+    priority: u32,
+    worked_at: Option<Nanos>,
+}
+
+/// The slices of all zones, on each GPU that they have.
+#[derive(Debug, Default)]
+pub(super) struct Slices(BTreeMap<u64, BTreeMap<u32, Zone>>);
+
+impl Slices {
+    pub(super) fn set(&mut self, id: u64, terms: &BTreeMap<u32, Terms>) {
+        let before = self.0.remove(&id).unwrap_or_default();
+        let zone = |(gpu, terms): (&u32, &Terms)| {
+            let worked_at = before.get(gpu).and_then(|zone| zone.worked_at);
+            (*gpu, Zone { priority: terms.priority, worked_at })
+        };
+        self.0.insert(id, terms.iter().map(zone).collect());
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        self.0.remove(&id);
+    }
+
+    /// A zone has work on a GPU, or waits to have.
+    pub(super) fn works(&mut self, now: Nanos, id: u64, gpu: u32) {
+        if let Some(zone) = self.0.get_mut(&id).and_then(|gpus| gpus.get_mut(&gpu)) {
+            zone.worked_at = Some(now);
+        }
+    }
+
+    /// The slice of a worker, which has one for all its GPUs: short if anybody waits for it anywhere.
+    pub(super) fn of_worker(&self, now: Nanos, id: u64, gpus: impl Iterator<Item = u32>) -> Duration {
+        let slices: Vec<Duration> = gpus.map(|gpu| self.of(now, id, gpu)).collect();
+        let wanted = [SHORT, LONG].into_iter().find(|slice| slices.contains(slice));
+        wanted.unwrap_or(USUAL)
+    }
+
+    /// The slice of a zone on a GPU.
+    fn of(&self, now: Nanos, id: u64, gpu: u32) -> Duration {
+        let lately = |zone: &Zone| zone.worked_at.is_some_and(|at| now.saturating_sub(at) < LATELY);
+        let on_gpu = |gpus: &BTreeMap<u32, Zone>| gpus.get(&gpu).copied().filter(lately);
+        let Some(own) = self.0.get(&id).and_then(on_gpu) else { return USUAL };
+        let others: Vec<Zone> =
+            self.0.iter().filter(|(other, _)| **other != id).filter_map(|(_, gpus)| on_gpu(gpus)).collect();
+        if others.iter().any(|other| other.priority > own.priority) {
+            SHORT
+        } else if others.iter().any(|other| other.priority < own.priority) {
+            LONG
+        } else {
+            USUAL
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    /// Zones with the same priority on each of some GPUs; those that work do so everywhere.
+    fn slices(zones: &[(u64, u32, &[u32], bool)]) -> Slices {
+        let mut slices = Slices::default();
+        for (id, priority, gpus, works) in zones {
+            let terms = Terms { share: 100, cap: None, priority: *priority };
+            slices.set(*id, &gpus.iter().map(|gpu| (*gpu, terms)).collect());
+            gpus.iter().filter(|_| *works).for_each(|gpu| slices.works(SECOND, *id, *gpu));
+        }
+        slices
+    }
+
+    #[test]
+    fn the_lower_zone_gives_way_while_the_higher_one_works() {
+        let mut slices = slices(&[(1, 0, &[0], true), (2, 5, &[0], true)]);
+        assert_eq!((slices.of(SECOND, 1, 0), slices.of(SECOND, 2, 0)), (SHORT, LONG));
+        slices.works(2 * SECOND, 1, 0);
+        assert_eq!(
+            (slices.of(2 * SECOND, 1, 0), slices.of(2 * SECOND, 2, 0)),
+            (USUAL, USUAL),
+            "the higher one is idle"
+        );
+        slices.works(2 * SECOND, 2, 0);
+        slices.remove(1);
+        assert_eq!(slices.of(2 * SECOND, 2, 0), USUAL, "alone");
+    }
+
+    #[test]
+    fn equals_and_those_on_other_gpus_are_left_alone() {
+        let equal = slices(&[(1, 3, &[0], true), (2, 3, &[0], true)]);
+        assert_eq!((equal.of(SECOND, 1, 0), equal.of(SECOND, 2, 0)), (USUAL, USUAL));
+        let apart = slices(&[(1, 0, &[0], true), (2, 5, &[1], true), (3, 9, &[1, 2], true)]);
+        assert_eq!((apart.of(SECOND, 1, 0), apart.of(SECOND, 2, 1), apart.of(SECOND, 3, 1)), (USUAL, SHORT, LONG));
+        assert_eq!(apart.of(SECOND, 77, 0), USUAL, "nobody knows it");
+        let worker = |id, gpus: &[u32]| apart.of_worker(SECOND, id, gpus.iter().copied());
+        assert_eq!((worker(2, &[0, 1]), worker(3, &[1, 2]), worker(1, &[0])), (SHORT, LONG, USUAL));
+    }
+
+    /// Whoever is above everybody that works is never cut short, and nobody is cut short who is not below somebody.
+    #[test]
+    fn only_those_below_a_working_zone_are_cut_short() {
+        let mut random = testkit::Random::new(11);
+        for _ in 0..500 {
+            let zones: Vec<(u64, u32, &[u32], bool)> = (0..random.below(6) as u64)
+                .map(|id| (id, random.below(4) as u32, &[0][..], random.below(2) == 0))
+                .collect();
+            let slices = slices(&zones);
+            let highest = zones.iter().filter(|zone| zone.3).map(|zone| zone.1).max();
+            for (id, priority, _, works) in &zones {
+                let is_short = slices.of(SECOND, *id, 0) == SHORT;
+                assert_eq!(is_short, *works && highest.is_some_and(|highest| highest > *priority), "{zones:?}");
+            }
+        }
+    }
+}
