@@ -261,13 +261,14 @@ impl Broker {
 
     /// Ends workers that keep the GPU from others, and has others' work stopped and resumed, and slices set.
     fn on_verdicts(&mut self) {
-        for (id, stop) in self.scheduler.take_stops() {
+        let decisions = self.scheduler.take_decisions();
+        for (id, stop) in decisions.stops {
             self.preempt(id, stop);
         }
-        for (id, slice) in self.scheduler.take_slices() {
+        for (id, slice) in decisions.slices {
             self.set_slice(id, slice);
         }
-        for (id, verdict) in self.scheduler.take_verdicts() {
+        for (id, verdict) in decisions.verdicts {
             let Some(worker) = self.workers.get_mut(id) else { continue };
             let Some(zone) = worker.zone().cloned() else { continue };
             let why = match verdict {

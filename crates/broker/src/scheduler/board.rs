@@ -338,7 +338,7 @@ impl Board {
             }
         }
         if !changed.is_empty() {
-            self.shared.stops.lock().extend(changed);
+            self.shared.decisions.lock().stops.extend(changed);
             ring(&self.verdict_bell);
         }
     }
@@ -353,7 +353,7 @@ impl Board {
             }
         }
         if !changed.is_empty() {
-            self.shared.slices.lock().extend(changed);
+            self.shared.decisions.lock().slices.extend(changed);
             ring(&self.verdict_bell);
         }
     }
@@ -376,7 +376,7 @@ impl Board {
             }
         }
         if !verdicts.is_empty() {
-            self.shared.verdicts.lock().extend(verdicts);
+            self.shared.decisions.lock().verdicts.extend(verdicts);
             ring(&self.verdict_bell);
         }
     }

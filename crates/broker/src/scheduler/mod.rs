@@ -49,13 +49,20 @@ pub(crate) enum Verdict {
 #[derive(Default)]
 struct Shared {
     inbox: Mutex<Vec<Command>>,
-    verdicts: Mutex<Vec<(u64, Verdict)>>,
+    decisions: Mutex<Decisions>,
     /// By zone and GPU.
     used: Mutex<BTreeMap<(u64, u32), Used>>,
-    /// Workers that are to have other slices.
-    slices: Mutex<Vec<(u64, Duration)>>,
-    /// Workers whose work is to be taken off the GPU, or put back.
-    stops: Mutex<Vec<(u64, bool)>>,
+}
+
+/// What the scheduler has decided that the broker must do, each for a worker.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decisions {
+    /// Its work is to be taken off the GPU, or put back.
+    pub stops: Vec<(u64, bool)>,
+    /// It is to have another slice than it has.
+    pub slices: Vec<(u64, Duration)>,
+    /// It is to end.
+    pub verdicts: Vec<(u64, Verdict)>,
 }
 
 /// The broker's end.
@@ -128,7 +135,7 @@ impl Scheduler {
         self.tell(Command::Stoppable(id, stoppable));
     }
 
-    /// What [`Scheduler::take_stops`] asked for has happened: the work of a worker is off the GPU, or on it again.
+    /// What [`Decisions::stops`] asked for has happened: the work of a worker is off the GPU, or on it again.
     pub(crate) fn set_off(&self, id: u64, off: bool) {
         self.tell(Command::Off(id, off));
     }
@@ -138,19 +145,11 @@ impl Scheduler {
         &self.verdict_bell
     }
 
-    pub(crate) fn take_verdicts(&self) -> Vec<(u64, Verdict)> {
+    /// What the broker is to do. The bell is silenced before anything is taken: what is decided meanwhile rings it again, and
+    /// no decision lies there without a ring.
+    pub(crate) fn take_decisions(&self) -> Decisions {
         let _ = rustix::io::read(&self.verdict_bell, &mut [0u8; 8]);
-        std::mem::take(&mut self.shared.verdicts.lock())
-    }
-
-    /// Workers that are to have other slices than they have.
-    pub(crate) fn take_slices(&self) -> Vec<(u64, Duration)> {
-        std::mem::take(&mut self.shared.slices.lock())
-    }
-
-    /// Workers whose work is to be taken off the GPU, or put back.
-    pub(crate) fn take_stops(&self) -> Vec<(u64, bool)> {
-        std::mem::take(&mut self.shared.stops.lock())
+        std::mem::take(&mut self.shared.decisions.lock())
     }
 
     /// What a zone has had of a GPU in turns.
@@ -164,6 +163,39 @@ mod tests {
     use super::*;
     use control::statistics::Reader;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// What is decided while the broker takes decisions rings again: one that lay there without a ring left a zone stopped.
+    #[test]
+    fn no_decision_is_left_without_a_ring() {
+        let scheduler = Scheduler::start(None).unwrap();
+        let (shared, bell) = (scheduler.shared.clone(), scheduler.verdict_bell.try_clone().unwrap());
+        const ROUNDS: u64 = 20_000;
+        std::thread::scope(|scope| {
+            let taken = std::sync::atomic::AtomicU64::new(0);
+            let taken = &taken;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    shared.decisions.lock().stops.push((round, true));
+                    ring(&bell);
+                    // Each ring is answered before the next one, which would make up for it.
+                    while taken.load(Ordering::Acquire) <= round {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let mut next = 0;
+            while next < ROUNDS {
+                let minute = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+                let mut fds = [rustix::event::PollFd::new(scheduler.verdict_bell(), rustix::event::PollFlags::IN)];
+                assert_eq!(rustix::event::poll(&mut fds, Some(&minute)).unwrap(), 1, "decision {next} did not ring");
+                for (round, _) in scheduler.take_decisions().stops {
+                    assert_eq!(round, next);
+                    next += 1;
+                    taken.store(next, Ordering::Release);
+                }
+            }
+        });
+    }
 
     /// A worker's bell is one file for both sides: it can make reads of it wait, and take what was rung.
     #[test]

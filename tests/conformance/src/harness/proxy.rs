@@ -68,15 +68,22 @@ impl<'a> Proxy<'a> {
     }
 
     pub fn try_status(&self) -> Option<Status> {
-        let admin = AdminClient::connect(&self.place.state().join("admin.sock")).ok()?;
-        match admin.ask(&Request::Status).ok()? {
-            Answer::Status(status) => Some(status),
-            _ => None,
+        self.ask_status().ok()
+    }
+
+    fn ask_status(&self) -> Result<Status, String> {
+        let admin = AdminClient::connect(&self.place.state().join("admin.sock")).map_err(|error| error.to_string())?;
+        match admin.ask(&Request::Status).map_err(|error| error.to_string())? {
+            Answer::Status(status) => Ok(status),
+            other => Err(format!("{other:?}")),
         }
     }
 
     pub fn zone(&self, name: &str) -> ZoneStatus {
-        let status = self.try_status().expect("the proxy answers");
+        let status = self.ask_status().unwrap_or_else(|error| {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            panic!("the proxy does not answer: {error}; its log:\n{log}")
+        });
         status.zones.into_iter().find(|zone| zone.name.as_str() == name).expect("the zone is there")
     }
 
