@@ -182,9 +182,9 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
         worker_arguments.push("--refuse-hmm".into());
     }
     let filter = driver_filter(args, file, &backend);
-    if filter == DriverFilter::Supervise && suspend_idle(args, file) > 0 {
-        // Who is resumed makes clients of the driver, and a supervised worker cannot.
-        let line = "driver_filter = \"supervise\" and suspend_idle exclude each other";
+    if filter == DriverFilter::Supervise && file.suspend_context {
+        // A driver library that is restored makes clients of the driver, and a supervised worker cannot.
+        let line = "driver_filter = \"supervise\" and suspend_context exclude each other";
         return Err(Failure::new(Exit::Config, line));
     }
     if filter != DriverFilter::Off {

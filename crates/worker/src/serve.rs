@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cuda_abi::driver::Driver;
@@ -193,6 +194,7 @@ impl Session {
             (outcome, replied) = run();
         }
         if let Some(pass) = pass {
+            self.worker.marked.store(false, Ordering::Relaxed);
             turns.leave(&self.worker, pass);
         } else if turns::is_sync(op) {
             turns.synced(&self.worker);

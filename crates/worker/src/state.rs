@@ -44,6 +44,8 @@ pub(crate) struct Worker {
     pub lanes: u32,
     pub bulk: idm::bulk::BulkView,
     pub flags: idm::flags::Flags,
+    /// The GPU was given nothing to do since the last mark: who marks again waits for one stream after another.
+    pub marked: AtomicBool,
     /// Set once there is one: a spare worker starts without.
     client: OnceLock<Client>,
     /// Set once the first message has come, and once the driver is there for the ones after it.
@@ -118,6 +120,7 @@ impl Worker {
             lanes: server.layout().lanes,
             bulk: server.bulk(),
             flags: server.flags(),
+            marked: AtomicBool::new(false),
             driver,
             client: OnceLock::new(),
             greeted: AtomicBool::new(false),

@@ -260,7 +260,7 @@ fn refusals_are_remembered_until_the_next_try() {
     suspension.asked(1, now);
     assert_eq!(suspension.snapshot(1).refused, None);
     suspension.on_message(1, able(50), now);
-    let why = Refused::Budget { of_zone: true, needed: 50, left: 1 };
+    let why = Refused::Budget { limit: budget::Limit::Zone, needed: 50, left: 1 };
     assert_eq!(suspension.move_not_started(1, Move::Out, Some(why), now), Some(Effect::Resume(1)));
     assert_eq!(suspension.snapshot(1).refused, Some(why));
     // A worker of a version that cannot says nothing of bytes.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Done;
+use super::budget::Limit;
 use control::checkpoint::Move;
 use control::link::MoveReport;
 use control::messages::refusal;
@@ -78,7 +79,7 @@ pub(crate) enum Refused {
     Worker(u64),
     /// There is no room in the zone's budget of host memory, or the node's.
     Budget {
-        of_zone: bool,
+        limit: Limit,
         needed: u64,
         left: u64,
     },
@@ -95,14 +96,9 @@ impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Worker(why) => f.write_str(refusal::text(*why)),
-            Self::Budget { of_zone, needed, left } => {
-                let whose = if *of_zone { "zone" } else { "node" };
-                write!(
-                    f,
-                    "it needs {} of host memory, and {} of the {whose}'s suspend_memory are left",
-                    Size(*needed),
-                    Size(*left)
-                )
+            Self::Budget { limit, needed, left } => {
+                let (needed, left, key) = (Size(*needed), Size(*left), limit.key());
+                write!(f, "it needs {needed} of host memory, and {left} of the {key} are left")
             }
             Self::Sharing => f.write_str("it shares memory with other clients"),
             Self::Frozen => f.write_str("its zone is frozen"),

@@ -52,6 +52,8 @@ pub struct Rules {
     /// Groups whose slice has not been set; and all that were made.
     unset: BTreeSet<(u32, u32)>,
     groups: BTreeSet<(u32, u32)>,
+    /// Clients for which the driver has made a call through a file of the worker's: it compares the two.
+    own: BTreeSet<u32>,
 }
 
 /// Why a call is not made.
@@ -108,7 +110,13 @@ fn status_at(number: u8, size: usize) -> Option<usize> {
 impl Rules {
     /// Of a worker that is ours until now.
     pub fn new(branch: Branch) -> Self {
-        Self { branch, unset: BTreeSet::new(), groups: BTreeSet::new() }
+        Self { branch, unset: BTreeSet::new(), groups: BTreeSet::new(), own: BTreeSet::new() }
+    }
+
+    /// Whether a client is known to be the worker's own. Events of the system come through files of GPUs, which the driver
+    /// answers no questions through.
+    pub fn is_known(&self, client: u32) -> bool {
+        self.own.contains(&client)
     }
 
     /// Decides about a request whose arguments are at this address.
@@ -198,6 +206,14 @@ impl Rules {
                 }
             }
             ControlRule::Share(at) => share(client, image, (needs(at + field::POLICY_TYPE + 3)?, at)),
+            ControlRule::PreemptionMode => {
+                let block = needs(at::PREEMPTION_COMPUTE + 3)?;
+                let sets = image.word(block, at::PREEMPTION_FLAGS).is_none_or(|flags| flags & at::SETS_COMPUTE != 0);
+                if sets && image.word(block, at::PREEMPTION_COMPUTE) != Some(at::BY_INSTRUCTION) {
+                    return Err(Refusal::Status(status::INSUFFICIENT_PERMISSIONS));
+                }
+                Ok(Judged::perform())
+            }
         }
     }
 
@@ -254,6 +270,9 @@ impl Rules {
         let (Some(client), Some(handle)) = (image.word(0, field::CLIENT), image.word(0, field::HANDLE)) else {
             return;
         };
+        if ok && matches!(number, number::ALLOC | number::CONTROL) {
+            self.own.insert(client);
+        }
         match number {
             _ if !ok => {}
             number::ALLOC => {
@@ -267,6 +286,9 @@ impl Rules {
                 let goes = |group: &(u32, u32)| group.0 == client && (group.1 == handle || handle == client);
                 self.groups.retain(|group| !goes(group));
                 self.unset.retain(|group| !goes(group));
+                if handle == client {
+                    self.own.remove(&client);
+                }
             }
             number::CONTROL => {
                 let is_slice = image.word(0, field::COMMAND).and_then(rules::control);

@@ -69,7 +69,8 @@ pub fn serve(
         Decision::Perform(performance) => {
             let file = driver.file(descriptor).map_err(errno)?;
             let Performance { mut image, confirm, descriptor } = performance;
-            if let Some(client) = confirm.iter().find(|client| !is_own(driver, &file, **client)) {
+            let is_foreign = |client: &&u32| !rules.is_known(**client) && !is_own(driver, &file, **client);
+            if let Some(client) = confirm.iter().find(is_foreign) {
                 told(&format!("{}, about client 0x{client:08x}", subject(request, &image)));
                 refuse(&mut image, request, status::INVALID_CLIENT);
                 return image.write_back(memory).map(|()| 0).map_err(errno);

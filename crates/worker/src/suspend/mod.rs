@@ -160,6 +160,8 @@ impl Suspender {
 
     fn relocate(&mut self, which: Move) -> MoveReport {
         let start = Instant::now();
+        // Mapping is a matter of the process, but drivers have been seen to want a context for it.
+        let _context = self.worker.enter(1).ok();
         let report = match which {
             Move::Out => self.out(),
             Move::Back => self.back(),

@@ -265,3 +265,35 @@ fn random_arguments_are_decided() {
     }
     assert!(made > 100, "{made}: nothing was tried");
 }
+
+/// Whoever asks for less could not be taken off the GPU in the middle of a kernel.
+#[test]
+fn kernels_stay_preemptible_at_every_instruction() {
+    let ask = |flags, compute| outcome(&rules(), CONTROL, &mut control(0x2080_1210, &[flags, 7, 0, compute, 0]));
+    assert_eq!((ask(1, 2), ask(2, 0)), (Ok(vec![]), Ok(vec![])), "as driver libraries do; of graphics alone");
+    for (flags, compute) in [(1, 0), (1, 1), (3, 0), (u32::MAX, 3)] {
+        assert_eq!(ask(flags, compute), Err(status::INSUFFICIENT_PERMISSIONS), "{flags} {compute}");
+    }
+    let short = outcome(&rules(), CONTROL, &mut control(0x2080_1210, &[1, 7, 0]));
+    assert_eq!(short, Err(status::INVALID_ARGUMENT));
+}
+
+/// Files of GPUs answer no questions about clients, and events come through them.
+#[test]
+fn a_client_that_the_driver_has_served_is_known() {
+    let mut rules = rules();
+    assert!(!rules.is_known(OWN));
+    performed(&mut rules, CONTROL, &mut control(0x2080_0110, &[0; 3]), 28);
+    assert!(rules.is_known(OWN) && !rules.is_known(FOREIGN));
+    let root = [OWN, 0, OWN, 0xdead];
+    performed(&mut rules, FREE, &mut Fake::default().with(ARGUMENTS, &bytes(&root)), 12);
+    assert!(!rules.is_known(OWN), "its number may be another's next");
+}
+
+#[test]
+fn a_debugger_is_of_own_kernels_only() {
+    let ask = |parameters: &[u32]| outcome(&rules(), ALLOC, &mut alloc(0x83de, parameters));
+    assert_eq!(ask(&[0, OWN, 3]), Ok(vec![]));
+    assert_eq!(ask(&[0, FOREIGN, 3]), Ok(vec![FOREIGN]), "the driver is asked");
+    assert_eq!(ask(&[FOREIGN, OWN, 3]), Ok(vec![FOREIGN]));
+}

@@ -42,13 +42,18 @@ pub(crate) mod at {
     pub(crate) const EVENT_CLIENT: usize = 0;
     pub(crate) const EVENT_CLASS: usize = 8;
     pub(crate) const OS_EVENT: u32 = 0x79;
+    /// Of a preemption mode: what is set, and the mode of kernels.
+    pub(crate) const PREEMPTION_FLAGS: usize = 0;
+    pub(crate) const SETS_COMPUTE: u32 = 1;
+    pub(crate) const PREEMPTION_COMPUTE: usize = 12;
+    pub(crate) const BY_INSTRUCTION: u32 = 2;
 }
 
 const fn plain(number: u32, size: usize) -> Class {
     Class { number, size, rule: ClassRule::Plain }
 }
 
-/// Not here, and so refused: clients (roots), which a worker makes while it is still ours; profilers and debuggers; memory
+/// Not here, and so refused: clients (roots), which a worker makes while it is still ours; profilers; memory
 /// between GPUs and nodes; exports of memory by address; MIG's own objects; displays.
 const CLASSES: &[Class] = &[
     Class { number: 0x80, size: 56, rule: ClassRule::Device },
@@ -98,6 +103,8 @@ const CLASSES: &[Class] = &[
     plain(0xde, 8),
     // Whether memory is encrypted; names a client.
     Class { number: 0xcb33, size: 4, rule: ClassRule::OwnClients(&[0]) },
+    // What contexts ask about faults of their own kernels; names the client whose kernels those are.
+    Class { number: 0x83de, size: 12, rule: ClassRule::OwnClients(&[0, 4]) },
     // Has no parameters.
     plain(0x90e6, 0),
 ];
@@ -127,7 +134,7 @@ mod tests {
         let count = |class: &Class| CLASSES.iter().filter(|other| other.number == class.number).count();
         assert!(CLASSES.iter().all(|class| count(class) == 1));
         let branch = Branch::of("580.1").unwrap();
-        for refused in [0, 1, 0x41, 0x71, 0x83de, 0xf3, 0xe0, 0x90cc, 0xb2cc, 0x503b, 0xc637, 0x2081, 0x208f] {
+        for refused in [0, 1, 0x41, 0x71, 0xf3, 0xe0, 0x90cc, 0xb2cc, 0x503b, 0xc637, 0x2081, 0x208f] {
             assert_eq!(class(branch, refused), None, "{refused:x}");
         }
     }

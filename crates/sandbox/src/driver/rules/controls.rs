@@ -14,6 +14,9 @@ pub enum ControlRule {
     Descriptor(usize),
     /// Sets a time slice: once for a group that was made under supervision, and not a long one.
     Timeslice,
+    /// Says when the GPU may switch from the work of a channel to that of others: at any instruction, as driver libraries ask for, or
+    /// kernels could not be taken off the GPU.
+    PreemptionMode,
     /// Opens objects to others: to nobody but own clients. The policy is at this offset.
     Share(usize),
     /// Would change something that is the whole GPU's. Nothing is done, and the answer is that it is.
@@ -78,6 +81,7 @@ const RULED: &[(u32, &str, ControlRule)] = &[
     (0x0080_170d, "NV0080_FIFO_GET_CHANNELLIST", ControlRule::Pointers(&[list(8, 4), list(16, 4)])),
     (0x2080_0802, "NV2080_BIOS_GET_INFO", PAIRS),
     (0x2080_1201, "NV2080_GR_GET_INFO", PAIRS),
+    (0x2080_1210, "NV2080_GR_SET_CTXSW_PREEMPTION_MODE", ControlRule::PreemptionMode),
     (0x2080_1802, "NV2080_BUS_GET_INFO", PAIRS),
     (0xa06c_0103, "NVA06C_SET_TIMESLICE", ControlRule::Timeslice),
     // Clocks, ticks, reservations and the watchdog of the whole GPU.
@@ -146,7 +150,6 @@ const PLAIN: &[(u32, &str)] = &[
     (0x2080_0301, "NV2080_EVENT_SET_NOTIFICATION"),
     (0x2080_0403, "NV2080_TIMER_GET_TIME"),
     (0x2080_0406, "NV2080_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO"),
-    (0x2080_1210, "NV2080_GR_SET_CTXSW_PREEMPTION_MODE"),
     (0x2080_1218, "NV2080_GR_GET_CTX_BUFFER_SIZE"),
     (0x2080_121b, "NV2080_GR_GET_GLOBAL_SM_ORDER"),
     (0x2080_1227, "NV2080_GR_GET_CAPS_V2"),
@@ -173,6 +176,8 @@ const PLAIN: &[(u32, &str)] = &[
     (0x2080_3125, "NV2080_FLCN_GET_CTX_BUFFER_SIZE"),
     (0x2080_3601, "NV2080_GSP_GET_FEATURES"),
     (0x2080_3801, "NV2080_GRMGR_GET_GR_FS_INFO"),
+    // Which faults of own kernels are told of.
+    (0x83de_0309, "NV83DE_DEBUG_SET_EXCEPTION_MASK"),
     (0x906f_0101, "NV906F_GET_CLASS_ENGINEID"),
     (0x906f_0102, "NV906F_RESET_CHANNEL"),
     (0x90e6_0102, "NV90E6_MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK"),

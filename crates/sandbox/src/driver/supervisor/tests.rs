@@ -119,3 +119,19 @@ fn events_of_another_client_are_not_freed() {
     let (_, words, _) = ask(&mut driver, 0xc010_46cf, &[OWN, 0, 7, 0xdead], &[]);
     assert_eq!(words[3], 0);
 }
+
+/// The driver answers questions about clients through its control file alone; who was served before is known.
+#[test]
+fn events_of_a_client_that_was_served_need_no_question() {
+    let mut driver = Fixed::default();
+    let mut rules = Rules::new(Branch::of("580.1").unwrap());
+    let control = [OWN, 5, 0x2080_0110, 0, u32::try_from(PARAMETERS).unwrap(), 0, 12, 0xdead];
+    let event = [OWN, 5, 8, 0xdead];
+    for (request, words, calls) in [(0xc020_462a, &control[..], 1), (0xc010_46ce, &event[..], 1)] {
+        driver.calls.clear();
+        let mut memory = Fake::default().with(ARGUMENTS, &bytes(words)).with(PARAMETERS, &bytes(&[0; 3]));
+        let asked = Asked { descriptor: 3, request, address: ARGUMENTS };
+        assert_eq!(serve(&mut rules, asked, &mut memory, &mut driver, &mut |_| {}), Ok(0));
+        assert_eq!(driver.calls.len(), calls, "{request:x}");
+    }
+}
