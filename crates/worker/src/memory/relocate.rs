@@ -310,7 +310,23 @@ impl Memory {
         }
     }
 
+    /// Whether the driver says that there is room; it is asked for the device that is current. Without, memory would be made
+    /// that neighbours miss, only to be given back.
+    fn may_have_room(&self, away: &Relocation) -> bool {
+        let (mut device, mut free, mut total) = (0, 0, 0);
+        // SAFETY: the outputs are locals.
+        let told = unsafe {
+            succeed((self.driver.cuCtxGetDevice)(&mut device))
+                .and_then(|()| succeed((self.driver.cuMemGetInfo_v2)(&mut free, &mut total)))
+        };
+        let needed: u64 = away.stretches().filter(|stretch| stretch.device == device).map(|stretch| stretch.len).sum();
+        told.is_err() || needed <= free as u64
+    }
+
     fn make_room(&self, state: &mut State, mut away: Relocation) -> Result<Relocation, (Relocation, NotReturned)> {
+        if !self.may_have_room(&away) {
+            return Err((away, NotReturned::NoRoom));
+        }
         for at in 0..away.ours.len() {
             let Stretch { device, address, len, .. } = away.ours[at];
             if let Err(why) = self.back_unreachable(address, device, len) {
