@@ -70,7 +70,10 @@ mod tests {
         assert_eq!(check(&Request { node_held: 54 * GIB, ..request() }), Ok(()), "exactly");
         let refused = |limit, left| Err(Refused::Budget { limit, needed: 10 * GIB, left });
         assert_eq!(check(&Request { node_held: 55 * GIB, ..request() }), refused(Limit::Node, 9 * GIB));
-        assert_eq!(check(&Request { zone: Some(12 * GIB), zone_held: 3 * GIB, ..request() }), refused(Limit::Zone, 9 * GIB));
+        assert_eq!(
+            check(&Request { zone: Some(12 * GIB), zone_held: 3 * GIB, ..request() }),
+            refused(Limit::Zone, 9 * GIB)
+        );
         assert_eq!(check(&Request { zone: Some(0), ..request() }), refused(Limit::Zone, 0), "a zone may forbid it");
         assert_eq!(check(&Request { node: 0, ..request() }), refused(Limit::Node, 0));
         assert_eq!(check(&Request { bytes: 0, node: 0, ..request() }), Ok(()), "nothing needs nothing");
@@ -79,7 +82,10 @@ mod tests {
     #[test]
     fn the_cgroup_of_the_workers_is_not_run_into() {
         let small = Request { zone_memory: Some(10 * GIB), ..request() };
-        assert_eq!(check(&small), Err(Refused::Budget { limit: Limit::ZoneMemory, needed: 10 * GIB, left: 10 * GIB - RESERVE }));
+        assert_eq!(
+            check(&small),
+            Err(Refused::Budget { limit: Limit::ZoneMemory, needed: 10 * GIB, left: 10 * GIB - RESERVE })
+        );
         assert_eq!(check(&Request { bytes: 9 * GIB, ..small }), Ok(()));
         assert_eq!(check(&Request { bytes: u64::MAX, node: u64::MAX, ..request() }), Ok(()), "nothing overflows");
     }

@@ -319,7 +319,8 @@ impl Memory {
             succeed((self.driver.cuCtxGetDevice)(&mut device))
                 .and_then(|()| succeed((self.driver.cuMemGetInfo_v2)(&mut free, &mut total)))
         };
-        let needed: u64 = away.stretches().filter(|stretch| stretch.device == device).map(|stretch| stretch.len).sum();
+        let needed: u64 =
+            away.stretches().filter(|stretch| stretch.device == device).map(|stretch| stretch.len).sum();
         told.is_err() || needed <= free as u64
     }
 

@@ -72,7 +72,8 @@ impl<'a> Proxy<'a> {
     }
 
     fn ask_status(&self) -> Result<Status, String> {
-        let admin = AdminClient::connect(&self.place.state().join("admin.sock")).map_err(|error| error.to_string())?;
+        let admin =
+            AdminClient::connect(&self.place.state().join("admin.sock")).map_err(|error| error.to_string())?;
         match admin.ask(&Request::Status).map_err(|error| error.to_string())? {
             Answer::Status(status) => Ok(status),
             other => Err(format!("{other:?}")),
