@@ -1,5 +1,6 @@
 //! The host's end of the link. All that it reads is the guest's word.
 
+use super::bytes::ByteEnd;
 use super::frames::{self, Down, Up};
 use super::guest::GONE;
 use super::pages::{DOWN, DOWN_BYTES, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, UP, UP_BYTES};
@@ -79,6 +80,36 @@ impl HostEnd {
     /// Can be read when there is an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+}
+
+impl ByteEnd for HostEnd {
+    fn incoming(&mut self) -> &mut Ring {
+        &mut self.up
+    }
+
+    fn outgoing(&mut self) -> &mut Ring {
+        &mut self.down
+    }
+
+    fn level(&self) -> Result<(usize, usize), LinkError> {
+        Ok((self.up.filled()?, self.down.room()?))
+    }
+
+    fn notify(&self) -> Result<(), LinkError> {
+        Ok(self.channel.notify()?)
+    }
+
+    fn take_event(&self) -> Result<(), LinkError> {
+        HostEnd::take_event(self)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        HostEnd::fd(self)
+    }
+
+    fn peer_is_gone(&self) -> bool {
+        self.guest_is_gone()
     }
 }
 
