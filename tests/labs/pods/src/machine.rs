@@ -79,7 +79,7 @@ impl Machine for Namespaces {
         }
     }
 
-    fn clean_up(_: &str) {
+    fn clean_up(_: &str, _: &str) {
         // All of it has died with the shim.
     }
 }
