@@ -100,6 +100,9 @@ pub enum Root {
     Mounts(Vec<RootMount>),
     /// A block device of the machine with a file system on it.
     Disk { device: String, kind: String, read_only: bool },
+    /// A block device of the machine with the image's files, which nobody writes to; what the container changes is kept
+    /// where the agent keeps everything else.
+    Layered { device: String, kind: String },
 }
 
 /// As containerd hands it to shims.
@@ -351,6 +354,7 @@ impl Decode for Root {
                 });
             }
             Self::Disk { device, kind, read_only } => drop(w.u8(2).text(device).text(kind).bool(*read_only)),
+            Self::Layered { device, kind } => drop(w.u8(3).text(device).text(kind)),
         }
     }
 
@@ -365,6 +369,7 @@ impl Decode for Root {
                 })
             })?),
             2 => Self::Disk { device: r.text(MAX_NAME)?, kind: r.text(MAX_NAME)?, read_only: r.bool()? },
+            3 => Self::Layered { device: r.text(MAX_NAME)?, kind: r.text(MAX_NAME)? },
             other => return Err(DecodeError::Kind(other)),
         })
     }

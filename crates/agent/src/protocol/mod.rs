@@ -22,7 +22,7 @@ pub use message::{
 };
 
 /// Said by the agent when it is ready; a shim speaks to its own version only.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest body that the agent sends.
 pub const MAX_UP: usize = 64 << 10;
 /// The longest body that the shim sends: a container's specification with all its environment.

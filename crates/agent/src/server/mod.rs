@@ -6,6 +6,7 @@
 
 mod process;
 mod requests;
+mod root;
 mod streams;
 mod transport;
 
