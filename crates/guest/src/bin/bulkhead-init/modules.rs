@@ -1,7 +1,7 @@
 //! The kernel's modules.
 
 use crate::{InitError, step};
-use guest::image::{MODULES, MODULES_DIR};
+use guest::image::{DISK_MODULES, MODULES, MODULES_DIR};
 use std::ffi::CString;
 use std::fs::File;
 
@@ -16,6 +16,14 @@ pub(crate) fn load(grants: Option<u32>) -> Result<(), InitError> {
 /// Loads these, in this order.
 pub(crate) fn load_all(names: &[&str]) -> Result<(), InitError> {
     names.iter().try_for_each(|name| load_one(name, ""))
+}
+
+/// Those for a pod's disks, of which there are many: each has one queue, whose pages the domain's definition counts.
+pub(crate) fn load_pod_disks() -> Result<(), InitError> {
+    DISK_MODULES.iter().try_for_each(|name| match *name {
+        "xen-blkfront" => load_one(name, "max_queues=1"),
+        name => load_one(name, ""),
+    })
 }
 
 fn load_one(name: &str, parameters: &str) -> Result<(), InitError> {

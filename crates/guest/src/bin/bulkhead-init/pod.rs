@@ -2,7 +2,6 @@
 
 use crate::{InitError, disk, modules, names, step};
 use agent::server::{Interest, Transport};
-use guest::image::DISK_MODULES;
 use guest::link::bytes::ByteEnd;
 use guest::link::guest::GuestEnd;
 use guest::link::{LinkError, options};
@@ -14,6 +13,8 @@ use std::path::PathBuf;
 
 /// Where the agent keeps root file systems and volumes.
 const HOME: &str = "/pod";
+/// Where the socket for named buffers is.
+const ZONE_DIR: &str = "/run/bulkhead/zone";
 const CGROUP: &str = "/sys/fs/cgroup";
 /// What clients in containers need of Xen. Whoever is in this machine is the pod.
 const DEVICES: [&str; 3] = ["/dev/xen/gntalloc", "/dev/xen/evtchn", "/dev/xen/xenbus"];
@@ -27,12 +28,14 @@ pub(crate) fn run(cmdline: &str, link: GuestEnd) -> Result<(), InitError> {
         // One that is missing is missed by clients, and by nobody else.
         let _ = rustix::fs::chmod(device, rustix::fs::Mode::from_raw_mode(0o666));
     }
-    modules::load_all(&DISK_MODULES)?;
+    modules::load_pod_disks()?;
     disk::make(HOME)?;
     match crate::cmdline::value::<String>(cmdline, options::SCRATCH) {
         Some(name) => disk::mount_scratch(&name, HOME)?,
         None => mount("tmpfs", HOME, "tmpfs", MountFlags::NOSUID, c"mode=755").map_err(step("mount a tmpfs"))?,
     }
+    // Containers with a zone mount it, also where nobody serves in it.
+    disk::make(ZONE_DIR)?;
     names::serve_apart();
     let ended = agent::server::run(Stream(link), PathBuf::from(HOME));
     match ended {
