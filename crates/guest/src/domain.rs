@@ -10,6 +10,8 @@ use xen::store::{Store, StoreError};
 
 /// For the console, the store and the link.
 const RESERVED_GRANTS: u32 = 64;
+/// For a network interface, which has two queues of 256 pages for each processor.
+const INTERFACE_GRANTS: u32 = 514;
 /// For a disk, which has a queue for each processor: 32 requests with 32 pages each, and the queue itself.
 const DISK_GRANTS: u32 = 1056;
 /// How the guest's kernel calls its disk.
@@ -66,8 +68,18 @@ impl Kind {
 pub enum Purpose<'a> {
     /// One command of `bulkhead xen run`.
     Command,
-    /// A pod, whose containers write to this block device, which Xen's toolstack attaches with this script.
-    Pod { scratch: &'a Path, script: &'a Path },
+    /// A pod, whose containers write to this block device, which Xen's toolstack attaches with this script; and which has
+    /// this network interface.
+    Pod { scratch: &'a Path, script: &'a Path, interface: Option<Interface<'a>> },
+}
+
+/// A network interface, of which the host has the other end: `vif<domain>.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interface<'a> {
+    /// Its hardware address, in the guest.
+    pub mac: &'a str,
+    /// Tells Xen's toolstack that it is there.
+    pub script: &'a Path,
 }
 
 /// What a domain is made of.
@@ -105,17 +117,27 @@ impl Definition<'_> {
     fn text(&self, table: Table) -> Result<String, DomainError> {
         let pod = match self.purpose {
             Purpose::Command => None,
-            Purpose::Pod { scratch, script } => Some((scratch, script)),
+            Purpose::Pod { scratch, script, .. } => Some((scratch, script)),
+        };
+        let interface = match self.purpose {
+            Purpose::Pod { interface, .. } => interface,
+            Purpose::Command => None,
         };
         let of_pod = pod.into_iter().flat_map(|(scratch, script)| [scratch, script]);
         for path in [self.kernel, self.root].into_iter().chain(self.disk).chain(of_pod) {
             plain(path)?;
         }
+        if let Some(Interface { mac, script }) = interface {
+            plain(script)?;
+            plain(Path::new(mac))?;
+        }
         let queues = match self.purpose {
             Purpose::Command => self.disk.map_or(0, |_| self.vcpus),
             Purpose::Pod { .. } => POD_DISKS,
         };
-        let reserved = RESERVED_GRANTS.saturating_add(DISK_GRANTS.saturating_mul(queues));
+        let for_interface = interface.map_or(0, |_| INTERFACE_GRANTS.saturating_mul(self.vcpus));
+        let for_disks = DISK_GRANTS.saturating_mul(queues);
+        let reserved = RESERVED_GRANTS.saturating_add(for_disks).saturating_add(for_interface);
         let grants = self.grant_frames.saturating_mul(512).saturating_sub(reserved);
         let mut text = String::new();
         let _ = writeln!(text, "name = \"{}\"", self.name);
@@ -136,6 +158,9 @@ impl Definition<'_> {
         let disks: Vec<String> = image.into_iter().chain(scratch).map(|disk| format!("\"{disk}\"")).collect();
         if !disks.is_empty() {
             let _ = writeln!(text, "disk = [ {} ]", disks.join(", "));
+        }
+        if let Some(Interface { mac, script }) = interface {
+            let _ = writeln!(text, "vif = [ \"mac={mac}, script={}\" ]", script.display());
         }
         let _ = writeln!(text, "memory = {}", self.memory.div_ceil(1 << 20));
         let _ = writeln!(text, "vcpus = {}", self.vcpus);
@@ -322,13 +347,16 @@ mod tests {
 
     #[test]
     fn a_pod_has_a_disk_to_write_to_and_is_known_by_its_identity() {
-        let purpose = Purpose::Pod { scratch: Path::new("/dev/loop4"), script: Path::new("/s") };
+        let interface = Some(Interface { mac: "0a:58:0a:16:00:05", script: Path::new("/v") });
+        let purpose = Purpose::Pod { scratch: Path::new("/dev/loop4"), script: Path::new("/s"), interface };
         let pod = Definition { purpose, uuid: Some("0a0b"), ..definition("/k") };
         let text = pod.text(Table::Tight).unwrap();
         let disk = "disk = [ \"format=raw, vdev=xvdb, access=rw, backendtype=phy, script=/s, target=/dev/loop4\" ]";
         assert!(text.lines().any(|line| line == disk), "{text}");
         assert!(text.lines().any(|line| line == "uuid = \"0a0b\""), "{text}");
-        let grants = 32704 - POD_DISKS * DISK_GRANTS;
+        let vif = "vif = [ \"mac=0a:58:0a:16:00:05, script=/v\" ]";
+        assert!(text.lines().any(|line| line == vif), "{text}");
+        let grants = 32704 - POD_DISKS * DISK_GRANTS - 2 * INTERFACE_GRANTS;
         let extra = format!("bulkhead.grants={grants} bulkhead.mode=pod bulkhead.scratch=xvdb\"");
         assert!(text.contains(&extra), "{text}");
         assert!(is_identity("/vm/0A0B", "0a0b") && !is_identity("/vm/0a0c", "0a0b") && !is_identity("0a0b", "0a0b"));

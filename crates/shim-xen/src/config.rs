@@ -22,6 +22,8 @@ pub(crate) struct Config {
     pub directory: PathBuf,
     /// The script that tells Xen's toolstack that a disk is there.
     pub block_script: PathBuf,
+    /// The one that tells it that a network interface is.
+    pub network_script: PathBuf,
     /// What a domain gets beyond its pod's limit, for its kernel and the agent; the RuntimeClass says the same.
     pub overhead: u64,
     /// What a pod without a limit gets.
@@ -42,6 +44,7 @@ impl Default for Config {
             image: "/var/lib/bulkhead/image".into(),
             directory: "/var/lib/bulkhead".into(),
             block_script: "/usr/lib/bulkhead/xen-block".into(),
+            network_script: "/usr/lib/bulkhead/xen-vif".into(),
             overhead: 96 << 20,
             memory: 512 << 20,
             vcpus: 1,
@@ -70,6 +73,7 @@ impl Config {
                 "image" => config.image = path(key, value)?,
                 "directory" => config.directory = path(key, value)?,
                 "block_script" => config.block_script = path(key, value)?,
+                "network_script" => config.network_script = path(key, value)?,
                 "overhead" => config.overhead = size(key, value)?,
                 "memory" => config.memory = size(key, value)?,
                 "scratch" => config.scratch = size(key, value)?,

@@ -206,9 +206,9 @@ mod tests {
         fs::create_dir(dir.join("upper")).unwrap();
         let upper = format!("upperdir={}", dir.join("upper").display());
         let mount = overlay(&["workdir=/w".into(), upper, "lowerdir=/l/2:/l/1".into()]);
-        assert_eq!(Layers::of(&[mount.clone()]).unwrap(), Layers(vec!["/l/2".into(), "/l/1".into()]));
+        assert_eq!(Layers::of(std::slice::from_ref(&mount)).unwrap(), Layers(vec!["/l/2".into(), "/l/1".into()]));
         fs::write(dir.join("upper/x"), "").unwrap();
-        assert!(matches!(Layers::of(&[mount.clone()]), Err(ImageError::Written(_))));
+        assert!(matches!(Layers::of(std::slice::from_ref(&mount)), Err(ImageError::Written(_))));
         for wrong in [
             vec![],
             vec![overlay(&[])],
@@ -246,14 +246,14 @@ mod tests {
         dir.write("lower/etc/kept", "kept\n");
         dir.write("upper/etc/name", "upper\n");
         let layers = Layers(vec![dir.join("upper"), dir.join("lower")]);
-        let before = fs::read_to_string("/proc/self/mounts").unwrap();
         let made = match disk(&dir.join("cache"), &layers) {
             Ok(made) => made,
             Err(error) => return testkit::not_tried(&format!("no overlay here: {error}")),
         };
         assert_eq!(cat(&made, "/etc/name"), "upper\n");
         assert_eq!(cat(&made, "/etc/kept"), "kept\n");
-        assert_eq!(fs::read_to_string("/proc/self/mounts").unwrap(), before);
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(dir.to_str().unwrap()), "{mounts}");
     }
 
     #[test]

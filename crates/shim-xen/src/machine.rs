@@ -6,14 +6,15 @@
 use crate::config::Config;
 use crate::identity::Identity;
 use crate::images::{self, Layers};
+use crate::network;
 use crate::remains::{self, Places};
 use crate::roots::Roots;
 use crate::size::DomainSize;
 use crate::zone;
 use agent::oci::Mount;
-use agent::protocol::{Root, RootMount};
+use agent::protocol::{Network, Root, RootMount};
 use control::ZoneName;
-use guest::domain::{self, Definition, Domain, Kind, Purpose, SCRATCH};
+use guest::domain::{self, Definition, Domain, Interface, Kind, Purpose, SCRATCH};
 use guest::image;
 use guest::link::host::{DomainWatch, HostEnd};
 use guest::link::pump::{self, Reader, Writer};
@@ -80,7 +81,7 @@ impl Machine for XenMachine {
             zone: None,
         });
         match running.boot(pod) {
-            Ok((from, to, pid)) => Ok(Booted { from: Box::new(from), to: Box::new(to), pid }),
+            Ok((from, to, pid, network)) => Ok(Booted { from: Box::new(from), to: Box::new(to), pid, network }),
             Err(error) => {
                 if let Some(running) = held.take() {
                     running.end();
@@ -122,8 +123,9 @@ impl Machine for XenMachine {
     }
 
     fn kill(&self) {
-        let running = self.pod.lock().take();
-        if let Some(running) = running {
+        // Held until it is gone: who comes second goes on when there is nothing left.
+        let mut held = self.pod.lock();
+        if let Some(running) = held.take() {
             running.end();
         }
     }
@@ -147,7 +149,7 @@ impl XenMachine {
 }
 
 impl Running {
-    fn boot(&mut self, pod: &Pod) -> Result<(Reader, Writer, u32), MachineError> {
+    fn boot(&mut self, pod: &Pod) -> Result<(Reader, Writer, u32, Option<Network>), MachineError> {
         let Self { identity, config, watchdog, domain, scratch: kept, .. } = self;
         let places = Places::of(identity, config);
         // Of one that had the same name and whose end nobody could see to.
@@ -162,11 +164,18 @@ impl Running {
         let scratch = LoopDevice::attach_for(&file, Access::Write).map_err(failed)?;
         let mut store = Store::open().map_err(failed)?;
         let host = store.read_text("domid").ok().flatten().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let interface = pod.network.as_deref().map(network::find).transpose().map_err(failed)?.flatten();
         let size = DomainSize::of(pod, config);
         let definition = Definition {
             name: &identity.name,
             uuid: Some(&identity.uuid),
-            purpose: Purpose::Pod { scratch: scratch.path(), script: &config.block_script },
+            purpose: Purpose::Pod {
+                scratch: scratch.path(),
+                script: &config.block_script,
+                interface: interface
+                    .as_ref()
+                    .map(|interface| Interface { mac: &interface.network.mac, script: &config.network_script }),
+            },
             kind: Kind::best().map_err(failed)?,
             kernel: &config.image.join(image::KERNEL),
             root: &config.image.join(image::ROOT),
@@ -180,13 +189,13 @@ impl Running {
         *kept = Some(scratch);
         let domain = domain.insert(created);
         domain.unpause().map_err(failed)?;
-        if pod.network.is_some() {
-            log::warn!("pod {}: its network is not connected to the domain yet", pod.id);
+        if let (Some(namespace), Some(interface)) = (&pod.network, &interface) {
+            network::join(namespace, interface, domain.id()).map_err(failed)?;
         }
         let end = HostEnd::connect(&mut store, domain, config.boot_timeout).map_err(failed)?;
         let watch = DomainWatch::new(store, domain.id()).map_err(failed)?;
         let (from, to) = pump::split(end, watch).map_err(failed)?;
-        Ok((from, to, pid))
+        Ok((from, to, pid, interface.map(|interface| interface.network)))
     }
 
     /// The name of the disk that has the image, attached if it is not there yet.

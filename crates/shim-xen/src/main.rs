@@ -9,6 +9,7 @@ mod config;
 mod identity;
 mod images;
 mod machine;
+mod network;
 mod remains;
 mod roots;
 mod size;

@@ -1,7 +1,7 @@
 //! What a pod runs in. The shim does the same for every kind of machine; only this differs.
 
 use agent::oci::{Mount, Spec};
-use agent::protocol::{Root, RootMount};
+use agent::protocol::{Network, Root, RootMount};
 use control::ZoneName;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -54,6 +54,8 @@ pub struct Booted {
     pub to: Box<dyn Write + Send>,
     /// A process of the host that stands for it.
     pub pid: u32,
+    /// What the agent is to set up; none where the machine is in the pod's network already.
+    pub network: Option<Network>,
 }
 
 /// A kind of machine. One value of it is one machine. Its functions may take their time: they are called where they hold

@@ -17,8 +17,8 @@ mod message;
 
 pub use codec::{Decode, DecodeError, Reader, Writer};
 pub use message::{
-    Answer, Down, Failure, FailureKind, PidNamespace, Request, Root, RootMount, Stats, StreamId, StreamKind, Up,
-    VolumeKind,
+    Address, Answer, Down, Failure, FailureKind, Network, PidNamespace, Request, Root, RootMount, Route, Stats,
+    StreamId, StreamKind, Up, VolumeKind,
 };
 
 /// Said by the agent when it is ready; a shim speaks to its own version only.

@@ -4,6 +4,7 @@ use super::process::{Container, Input, Kind, Output, Process, State, pipe};
 use super::root::{mount_root, unmount_root};
 use super::{Agent, Transport};
 use crate::container::{Cgroup, Place, Plan, Stdio, compile, flags, spawn};
+use crate::network;
 use crate::oci::{Process as ProcessSpec, Resources, Spec};
 use crate::protocol::{Answer, Down, Failure, FailureKind, MAX_PIDS, PidNamespace, Request, Root, StreamKind, Up};
 use rustix::process::{Pid, Signal, kill_process};
@@ -109,6 +110,10 @@ impl<T: Transport> Agent<T> {
                 Ok(Answer::Done)
             }
             Request::Delete { process } => self.delete(process),
+            Request::Network(network) => {
+                network::set_up(&network).map_err(|error| failed("cannot set up the network", &error))?;
+                Ok(Answer::Done)
+            }
             Request::Start { .. } => Err(invalid("answered elsewhere")),
             other => {
                 self.volumes.handle(other).map_err(|error| failed("volume", &error))?;

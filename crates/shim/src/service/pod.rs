@@ -6,6 +6,7 @@ use crate::link::{Event, Link, LinkError};
 use crate::machine::{self, Machine, MachineError};
 use crate::volumes::{Copied, Volumes};
 use agent::oci::Spec;
+use agent::protocol::Request;
 use containerd_shim::protos::events::task::{TaskExit, TaskOOM};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -117,6 +118,12 @@ impl<M: Machine> Pod<M> {
         let machine = self.machine.clone();
         let (link, ready, mut events) = Link::new(booted.from, booted.to, move || machine.kill());
         ready.wait().await?;
+        if let Some(network) = booted.network
+            && let Err(error) = link.ask(Request::Network(network)).await
+        {
+            link.close("its network could not be set up");
+            return Err(error.into());
+        }
         {
             let mut state = self.state.lock();
             state.machine_pid = booted.pid;
