@@ -10,7 +10,7 @@ use xen::store::{Store, StoreError};
 
 /// For the console, the store and the link.
 const RESERVED_GRANTS: u32 = 64;
-/// For a network interface, which has two queues of 256 pages for each processor.
+/// For a network interface: a pod's kernel gives it one queue in each direction, of 256 pages.
 const INTERFACE_GRANTS: u32 = 514;
 /// For a disk, which has a queue for each processor: 32 requests with 32 pages each, and the queue itself.
 const DISK_GRANTS: u32 = 1056;
@@ -135,7 +135,7 @@ impl Definition<'_> {
             Purpose::Command => self.disk.map_or(0, |_| self.vcpus),
             Purpose::Pod { .. } => POD_DISKS,
         };
-        let for_interface = interface.map_or(0, |_| INTERFACE_GRANTS.saturating_mul(self.vcpus));
+        let for_interface = interface.map_or(0, |_| INTERFACE_GRANTS);
         let for_disks = DISK_GRANTS.saturating_mul(queues);
         let reserved = RESERVED_GRANTS.saturating_add(for_disks).saturating_add(for_interface);
         let grants = self.grant_frames.saturating_mul(512).saturating_sub(reserved);
@@ -356,7 +356,7 @@ mod tests {
         assert!(text.lines().any(|line| line == "uuid = \"0a0b\""), "{text}");
         let vif = "vif = [ \"mac=0a:58:0a:16:00:05, script=/v\" ]";
         assert!(text.lines().any(|line| line == vif), "{text}");
-        let grants = 32704 - POD_DISKS * DISK_GRANTS - 2 * INTERFACE_GRANTS;
+        let grants = 32704 - POD_DISKS * DISK_GRANTS - INTERFACE_GRANTS;
         let extra = format!("bulkhead.grants={grants} bulkhead.mode=pod bulkhead.scratch=xvdb\"");
         assert!(text.contains(&extra), "{text}");
         assert!(is_identity("/vm/0A0B", "0a0b") && !is_identity("/vm/0a0c", "0a0b") && !is_identity("0a0b", "0a0b"));

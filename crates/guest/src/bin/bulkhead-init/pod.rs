@@ -2,7 +2,6 @@
 
 use crate::{InitError, disk, modules, names, step};
 use agent::server::{Interest, Transport};
-use guest::image::NETWORK_MODULES;
 use guest::link::bytes::ByteEnd;
 use guest::link::guest::GuestEnd;
 use guest::link::{LinkError, options};
@@ -29,8 +28,7 @@ pub(crate) fn run(cmdline: &str, link: GuestEnd) -> Result<(), InitError> {
         // One that is missing is missed by clients, and by nobody else.
         let _ = rustix::fs::chmod(device, rustix::fs::Mode::from_raw_mode(0o666));
     }
-    modules::load_pod_disks()?;
-    modules::load_all(&NETWORK_MODULES)?;
+    modules::load_for_pod()?;
     disk::make(HOME)?;
     match crate::cmdline::value::<String>(cmdline, options::SCRATCH) {
         Some(name) => disk::mount_scratch(&name, HOME)?,
