@@ -185,7 +185,7 @@ impl Running {
             host,
             grant_frames: u32::try_from(config.shared_memory.div_ceil(GRANT_FRAME)).unwrap_or(u32::MAX),
         };
-        let created = create(&definition, size, &places.state)?;
+        let created = create(&definition, size, &places)?;
         *kept = Some(scratch);
         let domain = domain.insert(created);
         domain.unpause().map_err(failed)?;
@@ -232,9 +232,10 @@ impl Running {
 }
 
 /// Makes the domain, if the hypervisor has room for it. One at a time: what is free is not promised to two.
-fn create(definition: &Definition, size: DomainSize, dir: &Path) -> Result<Domain, MachineError> {
+fn create(definition: &Definition, size: DomainSize, places: &Places) -> Result<Domain, MachineError> {
     let lock = File::options().create(true).append(true).open(MEMORY_LOCK).map_err(failed)?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(io::Error::from(error)))?;
     size.check(domain::free_memory().map_err(failed)?).map_err(|error| refused(&error))?;
-    Domain::create(definition, dir).map_err(failed)
+    places.expect_domain().map_err(failed)?;
+    Domain::create(definition, &places.state).map_err(failed)
 }

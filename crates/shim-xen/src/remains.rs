@@ -72,6 +72,15 @@ impl Places {
     fn exist(&self) -> bool {
         self.state.exists() || self.disks.exists()
     }
+
+    /// Says that there may be a domain from now on. Beside the disk: what is below `/run` others may remove.
+    pub(crate) fn expect_domain(&self) -> io::Result<()> {
+        fs::write(self.marker(), "")
+    }
+
+    fn marker(&self) -> PathBuf {
+        self.disks.join("domain")
+    }
 }
 
 /// Ends the pod's domain and removes what belongs to it; what is not there is fine. The domain goes first: what it uses
@@ -82,6 +91,14 @@ pub(crate) fn remove(identity: &Identity, config: &Config) -> Result<(), Remains
     if !places.exist() {
         return Ok(());
     }
+    // Where none was made, nobody is asked: there may be no Xen at all.
+    if places.marker().exists() {
+        end_domain(identity)?;
+    }
+    places.remove()
+}
+
+fn end_domain(identity: &Identity) -> Result<(), RemainsError> {
     domain::destroy(&identity.name, &identity.uuid)?;
     let mut store = Store::open()?;
     let vm = format!("/vm/{}", identity.uuid);
@@ -90,7 +107,7 @@ pub(crate) fn remove(identity: &Identity, config: &Config) -> Result<(), Remains
             admission::dismiss(&mut store, id)?;
         }
     }
-    places.remove()
+    Ok(())
 }
 
 /// A process that removes everything once this one has ended, however that came about: it waits for the end of a pipe
@@ -129,6 +146,25 @@ mod tests {
         // No Xen here: it would fail, were anybody asked.
         let dir = testkit::directory();
         remove(&Identity::of("k8s.io", "no-such-sandbox"), &config(&dir)).unwrap();
+    }
+
+    #[test]
+    fn a_boot_that_came_to_no_domain_is_removed_without_xen() {
+        let dir = testkit::directory();
+        let (identity, config) = (Identity::of("test", &dir.display().to_string()), config(&dir));
+        let places = Places { state: dir.join("run"), ..Places::of(&identity, &config) };
+        places.create().unwrap();
+        fs::write(places.disks.join("scratch.ext4"), "x").unwrap();
+        remove(&identity, &config).unwrap();
+        assert!(!places.disks.exists());
+        if Path::new("/proc/xen/capabilities").exists() {
+            return;
+        }
+        // With a domain, its end comes first; here there is nobody to ask, so everything stays for the next try.
+        places.create().unwrap();
+        places.expect_domain().unwrap();
+        assert!(remove(&identity, &config).is_err());
+        assert!(places.disks.exists());
     }
 
     #[test]
