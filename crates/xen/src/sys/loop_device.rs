@@ -95,3 +95,29 @@ fn configure(device: &File, file: &File, access: Access) -> io::Result<()> {
     // SAFETY: the struct is the request's.
     unsafe { ioctl(device.as_fd(), CONFIGURE, &mut config) }.map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_device_takes_what_its_access_allows() {
+        let directory = testkit::directory();
+        let file = directory.write("disk", vec![0; 1 << 20]);
+        let device = match LoopDevice::attach_for(&file, Access::Write) {
+            Ok(device) => device,
+            Err(error) => return testkit::not_tried(&format!("no loop devices: {}", error.source)),
+        };
+        let open = |device: &LoopDevice| OpenOptions::new().read(true).write(true).open(device.path());
+        let disk = open(&device).unwrap();
+        disk.write_all_at(b"changed", 4096).unwrap();
+        disk.sync_all().unwrap();
+        drop((disk, device));
+        let mut found = [0; 7];
+        File::open(&file).unwrap().read_exact_at(&mut found, 4096).unwrap();
+        assert_eq!(&found, b"changed");
+        let device = LoopDevice::attach(&file).unwrap();
+        assert!(open(&device).and_then(|disk| disk.write_all_at(b"x", 0).and(disk.sync_all())).is_err());
+    }
+}
