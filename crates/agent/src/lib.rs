@@ -6,6 +6,7 @@
 //! every message of the agent's for an attack, because a tenant that has taken over its machine is the agent.
 
 pub mod container;
+mod network;
 pub mod oci;
 pub mod protocol;
 pub mod server;

@@ -1,8 +1,8 @@
 //! Messages come out as they went in, and no bytes at all make the decoder do anything but say no.
 
 use agent::protocol::{
-    Answer, CHUNK, Decode, Down, Failure, FailureKind, MAX_TERMINATION_MESSAGE, PidNamespace, Request, Root,
-    RootMount, Stats, StreamId, StreamKind, Up, VolumeKind,
+    Address, Answer, CHUNK, Decode, Down, Failure, FailureKind, MAX_TERMINATION_MESSAGE, Network, PidNamespace,
+    Request, Root, RootMount, Route, Stats, StreamId, StreamKind, Up, VolumeKind,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -118,6 +118,29 @@ fn what_the_shim_says_comes_out_as_it_went_in() {
             terminal: false,
             pids: PidNamespace::Of(1),
         },
+        Request::Create {
+            process: 4,
+            id: "e".into(),
+            spec: vec![],
+            root: Root::Layered { device: "xvdc".into(), kind: "ext4".into() },
+            terminal: false,
+            pids: PidNamespace::Own,
+        },
+        Request::Network(Network {
+            mac: "0a:58:0a:16:00:05".into(),
+            mtu: 1450,
+            addresses: vec![
+                Address { address: "10.22.0.5".parse().unwrap(), prefix: 24 },
+                Address { address: "fd00::5".parse().unwrap(), prefix: 64 },
+            ],
+            routes: vec![
+                Route { to: Address { address: "10.22.0.1".parse().unwrap(), prefix: 32 }, gateway: None },
+                Route {
+                    to: Address { address: "::".parse().unwrap(), prefix: 0 },
+                    gateway: Some("fd00::1".parse().unwrap()),
+                },
+            ],
+        }),
         Request::Exec { process: 3, container: 1, spec: b"{}".to_vec(), terminal: false },
         Request::Start { process: 1 },
         Request::Signal { process: 1, signal: 15, all: true },

@@ -6,13 +6,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use xen::DomainId;
+use xen::store::{Store, StoreError};
 
 /// For the console, the store and the link.
 const RESERVED_GRANTS: u32 = 64;
+/// For a network interface: a pod's kernel gives it one queue in each direction, of 256 pages.
+const INTERFACE_GRANTS: u32 = 514;
 /// For a disk, which has a queue for each processor: 32 requests with 32 pages each, and the queue itself.
 const DISK_GRANTS: u32 = 1056;
 /// How the guest's kernel calls its disk.
 const DISK: &str = "xvda";
+/// How it calls the disk that a pod's containers write to.
+pub const SCRATCH: &str = "xvdb";
+/// How many disks a pod's domain may have at a time: the one for changes, and one for each image of its containers. A pod's
+/// kernel gives each of them one queue.
+pub const POD_DISKS: u32 = 12;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DomainError {
@@ -24,6 +32,8 @@ pub enum DomainError {
     Path(PathBuf),
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
+    #[error("cannot ask xenstore about the domain")]
+    Store(#[from] StoreError),
 }
 
 /// How a domain sees its machine.
@@ -53,10 +63,32 @@ impl Kind {
     }
 }
 
+/// What a domain is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose<'a> {
+    /// One command of `bulkhead xen run`.
+    Command,
+    /// A pod, whose containers write to this block device, which Xen's toolstack attaches with this script; and which has
+    /// this network interface.
+    Pod { scratch: &'a Path, script: &'a Path, interface: Option<Interface<'a>> },
+}
+
+/// A network interface, of which the host has the other end: `vif<domain>.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interface<'a> {
+    /// Its hardware address, in the guest.
+    pub mac: &'a str,
+    /// Tells Xen's toolstack that it is there.
+    pub script: &'a Path,
+}
+
 /// What a domain is made of.
 #[derive(Debug, Clone)]
 pub struct Definition<'a> {
     pub name: &'a str,
+    /// Its identity, where somebody is to find it by that; else Xen's toolstack chooses one.
+    pub uuid: Option<&'a str>,
+    pub purpose: Purpose<'a>,
     pub kind: Kind,
     pub kernel: &'a Path,
     pub root: &'a Path,
@@ -83,27 +115,52 @@ enum Table {
 impl Definition<'_> {
     /// As `xl` wants it.
     fn text(&self, table: Table) -> Result<String, DomainError> {
-        for path in [self.kernel, self.root].into_iter().chain(self.disk) {
-            if path.to_str().is_none_or(|text| text.contains(['"', '\'', '\\', '\n'])) {
-                return Err(DomainError::Path(path.to_owned()));
-            }
+        let pod = match self.purpose {
+            Purpose::Command => None,
+            Purpose::Pod { scratch, script, .. } => Some((scratch, script)),
+        };
+        let interface = match self.purpose {
+            Purpose::Pod { interface, .. } => interface,
+            Purpose::Command => None,
+        };
+        let of_pod = pod.into_iter().flat_map(|(scratch, script)| [scratch, script]);
+        for path in [self.kernel, self.root].into_iter().chain(self.disk).chain(of_pod) {
+            plain(path)?;
         }
-        let for_disk = self.disk.map_or(0, |_| DISK_GRANTS.saturating_mul(self.vcpus));
-        let reserved = RESERVED_GRANTS.saturating_add(for_disk);
+        if let Some(Interface { mac, script }) = interface {
+            plain(script)?;
+            plain(Path::new(mac))?;
+        }
+        let queues = match self.purpose {
+            Purpose::Command => self.disk.map_or(0, |_| self.vcpus),
+            Purpose::Pod { .. } => POD_DISKS,
+        };
+        let for_interface = interface.map_or(0, |_| INTERFACE_GRANTS);
+        let for_disks = DISK_GRANTS.saturating_mul(queues);
+        let reserved = RESERVED_GRANTS.saturating_add(for_disks).saturating_add(for_interface);
         let grants = self.grant_frames.saturating_mul(512).saturating_sub(reserved);
         let mut text = String::new();
         let _ = writeln!(text, "name = \"{}\"", self.name);
+        if let Some(uuid) = self.uuid {
+            let _ = writeln!(text, "uuid = \"{uuid}\"");
+        }
         let _ = writeln!(text, "type = \"{}\"", self.kind.name());
         let _ = writeln!(text, "kernel = \"{}\"", self.kernel.display());
         let _ = writeln!(text, "ramdisk = \"{}\"", self.root.display());
         let (host, limit) = (options::HOST, options::GRANTS);
         let disk = self.disk.map(|_| format!(" {}={DISK}", options::DISK)).unwrap_or_default();
+        let mode = format!(" {}={} {}={SCRATCH}", options::MODE, options::MODE_POD, options::SCRATCH);
+        let mode = pod.map(|_| mode).unwrap_or_default();
         let host = format!("{host}={}", self.host);
-        let _ = writeln!(text, "extra = \"console=hvc0 quiet loglevel=3 {host} {limit}={grants}{disk}\"");
-        if let Some(device) = self.disk {
-            // A path comes last: it may have commas.
-            let how = format!("format=raw, vdev={DISK}, access=ro, backendtype=phy");
-            let _ = writeln!(text, "disk = [ \"{how}, target={}\" ]", device.display());
+        let _ = writeln!(text, "extra = \"console=hvc0 quiet loglevel=3 {host} {limit}={grants}{disk}{mode}\"");
+        let image = self.disk.map(|device| disk_of(DISK, "ro", None, device));
+        let scratch = pod.map(|(device, script)| disk_of(SCRATCH, "rw", Some(script), device));
+        let disks: Vec<String> = image.into_iter().chain(scratch).map(|disk| format!("\"{disk}\"")).collect();
+        if !disks.is_empty() {
+            let _ = writeln!(text, "disk = [ {} ]", disks.join(", "));
+        }
+        if let Some(Interface { mac, script }) = interface {
+            let _ = writeln!(text, "vif = [ \"mac={mac}, script={}\" ]", script.display());
         }
         let _ = writeln!(text, "memory = {}", self.memory.div_ceil(1 << 20));
         let _ = writeln!(text, "vcpus = {}", self.vcpus);
@@ -116,12 +173,27 @@ impl Definition<'_> {
     }
 }
 
+/// Nothing that would end a string in what `xl` reads.
+fn plain(path: &Path) -> Result<(), DomainError> {
+    match path.to_str() {
+        Some(text) if !text.contains(['"', '\'', '\\', '\n']) => Ok(()),
+        _ => Err(DomainError::Path(path.to_owned())),
+    }
+}
+
+/// A disk as `xl` wants it. The device's path comes last: it may have commas.
+fn disk_of(name: &str, access: &str, script: Option<&Path>, device: &Path) -> String {
+    let script = script.map(|script| format!(", script={}", script.display())).unwrap_or_default();
+    format!("format=raw, vdev={name}, access={access}, backendtype=phy{script}, target={}", device.display())
+}
+
 /// A domain that is destroyed when dropped.
 #[derive(Debug)]
 pub struct Domain {
     id: DomainId,
     /// Its own unique number: numbers of domains are used again.
     name: String,
+    uuid: Option<String>,
 }
 
 impl Domain {
@@ -136,7 +208,8 @@ impl Domain {
         // Which of many reasons it was is for the second attempt to say.
         create(Table::Roomy).or_else(|_| create(Table::Tight))?;
         // From here on it must be destroyed whatever happens.
-        let mut domain = Self { id: 0, name: definition.name.to_owned() };
+        let uuid = definition.uuid.map(str::to_owned);
+        let mut domain = Self { id: 0, name: definition.name.to_owned(), uuid };
         let id = xl(["domid", definition.name], "cannot find the domain")?;
         domain.id =
             id.trim().parse().map_err(|_| DomainError::Xl { what: "cannot find the domain".into(), said: id })?;
@@ -151,6 +224,18 @@ impl Domain {
         xl(["unpause", &self.name], "cannot start the domain").map(drop)
     }
 
+    /// Attaches a block device, which the domain may read, under this name. The script tells the toolstack that it is there.
+    pub fn attach_disk(&self, name: &str, device: &Path, script: &Path) -> Result<(), DomainError> {
+        plain(device)?;
+        plain(script)?;
+        let disk = disk_of(name, "ro", Some(script), device);
+        xl(["block-attach", &self.name, &disk], "cannot attach a disk").map(drop)
+    }
+
+    pub fn detach_disk(&self, name: &str) -> Result<(), DomainError> {
+        xl(["block-detach", &self.name, name], "cannot detach a disk").map(drop)
+    }
+
     /// Whether it is still there.
     pub fn exists(&self) -> bool {
         output(["domid", &self.name]).is_ok_and(|output| output.status.success())
@@ -160,8 +245,42 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // One that has ended by itself is not there any more.
-        let _ = output(["destroy", &self.name]);
+        let _ = match &self.uuid {
+            Some(uuid) => destroy(&self.name, uuid).map(drop),
+            None => output(["destroy", &self.name]).map(drop),
+        };
     }
+}
+
+/// Destroys the domain of this name if it is the one with this identity, and waits until it is gone. False: there is none.
+pub fn destroy(name: &str, uuid: &str) -> Result<bool, DomainError> {
+    let found = output(["domid", name])?;
+    if !found.status.success() {
+        return Ok(false);
+    }
+    let id = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+    let vm = Store::open()?.read_text(&format!("/local/domain/{id}/vm"))?;
+    if vm.is_none_or(|vm| !is_identity(&vm, uuid)) {
+        return Ok(false);
+    }
+    xl(["destroy", &id], "cannot destroy the domain").map(|_| true)
+}
+
+/// Whether this is what a domain's node `vm` says of the identity.
+fn is_identity(vm: &str, uuid: &str) -> bool {
+    vm.strip_prefix("/vm/").is_some_and(|found| found.eq_ignore_ascii_case(uuid))
+}
+
+/// The memory that the hypervisor has left, in bytes.
+pub fn free_memory() -> Result<u64, DomainError> {
+    let info = xl(["info"], "cannot query the hypervisor")?;
+    let missing = || DomainError::Xl { what: "cannot query the hypervisor".into(), said: "no free_memory".into() };
+    free_in(&info).ok_or_else(missing)
+}
+
+fn free_in(info: &str) -> Option<u64> {
+    let line = info.lines().find_map(|line| line.strip_prefix("free_memory")?.trim().strip_prefix(':'))?;
+    line.trim().parse::<u64>().ok()?.checked_mul(1 << 20)
 }
 
 fn xl<const N: usize>(arguments: [&str; N], what: &str) -> Result<String, DomainError> {
@@ -190,6 +309,8 @@ mod tests {
     fn definition(kernel: &str) -> Definition<'_> {
         Definition {
             name: "a",
+            uuid: None,
+            purpose: Purpose::Command,
             kind: Kind::Pvh,
             kernel: Path::new(kernel),
             root: Path::new("/r"),
@@ -222,6 +343,31 @@ mod tests {
             text.contains(&format!("bulkhead.grants={} bulkhead.disk=xvda\"", 32704 - 2 * DISK_GRANTS)),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_pod_has_a_disk_to_write_to_and_is_known_by_its_identity() {
+        let interface = Some(Interface { mac: "0a:58:0a:16:00:05", script: Path::new("/v") });
+        let purpose = Purpose::Pod { scratch: Path::new("/dev/loop4"), script: Path::new("/s"), interface };
+        let pod = Definition { purpose, uuid: Some("0a0b"), ..definition("/k") };
+        let text = pod.text(Table::Tight).unwrap();
+        let disk = "disk = [ \"format=raw, vdev=xvdb, access=rw, backendtype=phy, script=/s, target=/dev/loop4\" ]";
+        assert!(text.lines().any(|line| line == disk), "{text}");
+        assert!(text.lines().any(|line| line == "uuid = \"0a0b\""), "{text}");
+        let vif = "vif = [ \"mac=0a:58:0a:16:00:05, script=/v\" ]";
+        assert!(text.lines().any(|line| line == vif), "{text}");
+        let grants = 32704 - POD_DISKS * DISK_GRANTS - INTERFACE_GRANTS;
+        let extra = format!("bulkhead.grants={grants} bulkhead.mode=pod bulkhead.scratch=xvdb\"");
+        assert!(text.contains(&extra), "{text}");
+        assert!(is_identity("/vm/0A0B", "0a0b") && !is_identity("/vm/0a0c", "0a0b") && !is_identity("0a0b", "0a0b"));
+    }
+
+    #[test]
+    fn free_memory_is_in_what_the_hypervisor_says() {
+        let info = "total_memory           : 2047\nfree_memory            : 1256\nsharing_freed_memory   : 0\n";
+        assert_eq!(free_in(info), Some(1256 << 20));
+        assert_eq!(free_in("free_memory_x : 3"), None);
+        assert_eq!(free_in(""), None);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub const MODULES: [&str; 5] = ["xen-evtchn", "xen-gntalloc", "xen-gntdev", "xen
 /// Those that are loaded for a disk: checksums, ext4 with what it needs, and what lies over it.
 pub const DISK_MODULES: [&str; 8] =
     ["crc32c_generic", "crc16", "mbcache", "jbd2", "ext4", "squashfs", "overlay", "xen-blkfront"];
+/// The one that is loaded for a pod's network.
+pub const NETWORK_MODULES: [&str; 1] = ["xen-netfront"];
 
 /// Where programs in a guest find our libraries without being told.
 pub const LIBRARY_DIR: &str = "usr/lib/x86_64-linux-gnu";
@@ -118,7 +120,7 @@ pub fn build(parts: &Parts) -> Result<Image, ImageError> {
 
 fn root(parts: &Parts, all: &Tree) -> Result<Tree, ImageError> {
     let mut tree = skeleton();
-    for module in MODULES.iter().chain(&DISK_MODULES) {
+    for module in MODULES.iter().chain(&DISK_MODULES).chain(&NETWORK_MODULES) {
         let file = format!("/{module}.ko");
         tree.file(&format!("{MODULES_DIR}{file}"), 0o644, find(all, "lib/modules/", &file)?.clone());
     }
@@ -162,7 +164,7 @@ fn skeleton() -> Tree {
 fn wanted(package: &Package, path: &str) -> bool {
     match package.name().starts_with("linux-image-") {
         true => {
-            let mut modules = MODULES.iter().chain(&DISK_MODULES);
+            let mut modules = MODULES.iter().chain(&DISK_MODULES).chain(&NETWORK_MODULES);
             path.starts_with("boot/vmlinuz-") || modules.any(|name| path.ends_with(&format!("/{name}.ko")))
         }
         false => path.contains(".so") && !path.contains("/gconv"),

@@ -185,7 +185,8 @@ impl Link {
         }
     }
 
-    /// Ends the machine and everything that waits for it. Only the first reason counts.
+    /// Ends the machine and everything that waits for it. Only the first reason counts. The machine is ended on a thread
+    /// of its own, which may take seconds; that it is gone is said afterwards.
     pub(crate) fn close(&self, reason: &str) {
         {
             let mut state = self.shared.state.lock();
@@ -197,10 +198,13 @@ impl Link {
             state.outputs.clear();
             state.inputs.drain().for_each(|(_, port)| port.credit.close());
             state.ready = None;
-            let _ = state.events.send(Event::Gone { reason: reason.to_owned() });
             self.shared.wake.notify_all();
         }
-        (self.shared.kill)();
+        let (shared, reason) = (self.shared.clone(), reason.to_owned());
+        std::thread::spawn(move || {
+            (shared.kill)();
+            let _ = shared.state.lock().events.send(Event::Gone { reason });
+        });
     }
 
     fn take(&self, message: Up) -> Result<(), Violation> {

@@ -150,9 +150,11 @@ async fn ends_and_messages_are_told_once_and_only_when_expected() {
 
 #[tokio::test]
 async fn an_agent_that_never_answers_loses_its_machine() {
-    let (link, _ready, _events, far) = link();
+    let (link, _ready, mut events, far) = link();
     let asked = link.ask_within(Duration::from_millis(10), Request::Stats { process: 1 }).await;
     assert!(matches!(asked, Err(LinkError::Timeout)));
+    // That it is gone is said when it is.
+    assert!(matches!(events.recv().await, Some(Event::Gone { .. })));
     assert!(far.killed.load(Ordering::Acquire));
 }
 

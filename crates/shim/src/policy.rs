@@ -25,7 +25,9 @@ pub(crate) enum Refusal {
     Device(String),
     #[error("hostPath {0} is not supported (mounted at {1}): the machine does not see the host's files")]
     HostPath(String, String),
-    #[error("subPath is not supported (mounted at {0})")]
+    #[error("volume {0} ({1}) is not supported (mounted at {2}): the machine does not see the host's file systems")]
+    Volume(String, String, String),
+    #[error("subPath of this volume is not supported (mounted at {0})")]
     SubPath(String),
     #[error("mount propagation {0} is not supported (mounted at {1})")]
     Propagation(String, String),

@@ -58,7 +58,9 @@ impl<M: Machine> Shim for Service<M> {
     }
 
     async fn delete_shim(&mut self) -> Result<DeleteResponse, Error> {
-        M::clean_up(&self.id);
+        let (namespace, id) = (self.namespace.clone(), self.id.clone());
+        let cleaned = tokio::task::spawn_blocking(move || M::clean_up(&namespace, &id)).await;
+        cleaned.map_err(|error| Error::Other(error.to_string()))?;
         Ok(DeleteResponse { exit_status: KILLED, exited_at: MessageField::some(timestamp()?), ..Default::default() })
     }
 

@@ -14,6 +14,7 @@ use super::{all, build, corpus};
 /// The files that each target is for, or directories of such.
 const PARSERS: &[(&str, &[&str])] = &[
     ("admin_request", &["crates/control/src/admin.rs", "crates/control/src/zone.rs"]),
+    ("agent_up", &["crates/agent/src/protocol"]),
     ("broker_strangers", &["crates/broker/src/sharing/exports.rs", "crates/broker/src/sharing/rendezvous"]),
     ("cdi_file", &["crates/kube/src/cdi/spec.rs", "crates/kube/src/cdi/validate.rs"]),
     ("deb_package", &["crates/guest/src/deb.rs"]),

@@ -9,6 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, mount_remount, unmount};
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
@@ -170,11 +171,13 @@ fn one(entry: &Mount, root: &Path, volumes: &Path) -> Result<(), SetupError> {
     let options = Options::parse(&entry.options);
     let place = inside(root, &entry.destination).map_err(failed)?;
     if entry.kind == VOLUME || entry.kind == "bind" || options.flags.contains(MountFlags::BIND) {
-        let source = match entry.kind.as_str() {
-            VOLUME => inside(volumes, &entry.source).map_err(failed)?,
-            _ => PathBuf::from(&entry.source),
-        };
-        return bind(&source, &place, &options).map_err(failed);
+        if entry.kind == VOLUME {
+            // What lies in a volume may be another container's: no link leads from it into another volume.
+            let held = in_volume(volumes, &entry.source).map_err(failed)?;
+            let source = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+            return bind(&source, &place, &options).map_err(failed);
+        }
+        return bind(Path::new(&entry.source), &place, &options).map_err(failed);
     }
     fs::create_dir_all(&place).map_err(failed)?;
     if entry.kind == "cgroup" {
@@ -190,6 +193,14 @@ fn one(entry: &Mount, root: &Path, volumes: &Path) -> Result<(), SetupError> {
         mount_remount(&place, options.flags | MountFlags::BIND, "").map_err(|error| failed(error.into()))?;
     }
     Ok(())
+}
+
+/// Holds a volume, or a file or directory in one.
+fn in_volume(volumes: &Path, path: &str) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, ResolveFlags};
+    let root = rustix::fs::open(volumes, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    Ok(rustix::fs::openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?)
 }
 
 fn bind(source: &Path, place: &Path, options: &Options) -> io::Result<()> {
@@ -380,6 +391,20 @@ mod tests {
         assert_eq!(at("a/new/dir").unwrap(), Path::new("a/new/dir"));
         assert!(at("loop").is_err());
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn links_in_a_volume_lead_into_no_other() {
+        let dir = testkit::directory();
+        dir.write("v1/sub/file", "1");
+        dir.write("v2/secret", "2");
+        std::os::unix::fs::symlink("../v2", dir.join("v1/link")).unwrap();
+        for there in ["v1", "v1/sub", "v1/sub/file"] {
+            assert!(in_volume(&dir, there).is_ok(), "{there}");
+        }
+        for not in ["v1/link", "v1/link/secret", "../x", "/v1", "v1/none"] {
+            assert!(in_volume(&dir, not).is_err(), "{not}");
+        }
     }
 
     #[test]

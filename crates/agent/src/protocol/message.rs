@@ -2,11 +2,14 @@
 
 use super::codec::{Decode, DecodeError, Reader, Writer};
 use super::{CHUNK, FILE_CHUNK, MAX_DOWN, MAX_PIDS, MAX_TERMINATION_MESSAGE, MAX_TEXT};
+use std::net::IpAddr;
 
 /// Names of containers, volumes and files; a path may have 4,096 bytes.
 const MAX_NAME: usize = 4 << 10;
 /// Mounts that a root file system is made of.
 const MAX_ROOT_MOUNTS: usize = 64;
+/// Addresses of a pod, and routes.
+const MAX_ADDRESSES: usize = 1 << 10;
 /// Options of one of them: an overlay names all its layers in one.
 const MAX_OPTIONS: usize = 1 << 10;
 
@@ -71,6 +74,34 @@ pub enum Request {
     PutLink { volume: String, path: String, target: String },
     /// Remove a file, a link or a directory with all that is in it from a volume.
     Remove { volume: String, path: String },
+    /// Set up the machine's interface on the pod's network.
+    Network(Network),
+}
+
+/// What the pod's interface has on the host, and is to have in the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The hardware address, by which the interface is found.
+    pub mac: String,
+    /// 0: the interface's own.
+    pub mtu: u32,
+    pub addresses: Vec<Address>,
+    /// In the order in which they can be made: a gateway's own before those through it.
+    pub routes: Vec<Route>,
+}
+
+/// An address, or a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    pub to: Address,
+    /// None: on the link itself.
+    pub gateway: Option<IpAddr>,
 }
 
 /// What a volume is made of.
@@ -100,6 +131,9 @@ pub enum Root {
     Mounts(Vec<RootMount>),
     /// A block device of the machine with a file system on it.
     Disk { device: String, kind: String, read_only: bool },
+    /// A block device of the machine with the image's files, which nobody writes to; what the container changes is kept
+    /// where the agent keeps everything else.
+    Layered { device: String, kind: String },
 }
 
 /// As containerd hands it to shims.
@@ -249,6 +283,7 @@ impl Decode for Request {
             }
             Self::PutLink { volume, path, target } => drop(w.u8(14).text(volume).text(path).text(target)),
             Self::Remove { volume, path } => drop(w.u8(15).text(volume).text(path)),
+            Self::Network(network) => network.write(w.u8(16)),
         }
     }
 
@@ -296,9 +331,62 @@ impl Decode for Request {
             },
             14 => Self::PutLink { volume: r.text(MAX_NAME)?, path: r.text(MAX_NAME)?, target: r.text(MAX_NAME)? },
             15 => Self::Remove { volume: r.text(MAX_NAME)?, path: r.text(MAX_NAME)? },
+            16 => Self::Network(Network::read(r)?),
             other => return Err(DecodeError::Kind(other)),
         })
     }
+}
+
+impl Decode for Network {
+    fn write(&self, w: &mut Writer) {
+        w.text(&self.mac).u32(self.mtu).list(&self.addresses, |w, address| address.write(w));
+        w.list(&self.routes, |w, route| {
+            route.to.write(w);
+            match route.gateway {
+                None => drop(w.bool(false)),
+                Some(gateway) => write_ip(w.bool(true), gateway),
+            }
+        });
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            mac: r.text(MAX_NAME)?,
+            mtu: r.u32()?,
+            addresses: r.list(MAX_ADDRESSES, Address::read)?,
+            routes: r.list(MAX_ADDRESSES, |r| {
+                let to = Address::read(r)?;
+                let gateway = if r.bool()? { Some(read_ip(r)?) } else { None };
+                Ok(Route { to, gateway })
+            })?,
+        })
+    }
+}
+
+impl Decode for Address {
+    fn write(&self, w: &mut Writer) {
+        write_ip(w, self.address);
+        w.u8(self.prefix);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { address: read_ip(r)?, prefix: r.u8()? })
+    }
+}
+
+/// The length says of which kind it is.
+fn write_ip(w: &mut Writer, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => w.bytes(&address.octets()),
+        IpAddr::V6(address) => w.bytes(&address.octets()),
+    };
+}
+
+fn read_ip(r: &mut Reader<'_>) -> Result<IpAddr, DecodeError> {
+    let bytes = r.bytes(16)?;
+    let four = <[u8; 4]>::try_from(&bytes[..]).map(IpAddr::from);
+    let sixteen = || <[u8; 16]>::try_from(&bytes[..]).map(IpAddr::from);
+    four.or_else(|_| sixteen()).map_err(|_| DecodeError::Short)
 }
 
 impl Decode for VolumeKind {
@@ -351,6 +439,7 @@ impl Decode for Root {
                 });
             }
             Self::Disk { device, kind, read_only } => drop(w.u8(2).text(device).text(kind).bool(*read_only)),
+            Self::Layered { device, kind } => drop(w.u8(3).text(device).text(kind)),
         }
     }
 
@@ -365,6 +454,7 @@ impl Decode for Root {
                 })
             })?),
             2 => Self::Disk { device: r.text(MAX_NAME)?, kind: r.text(MAX_NAME)?, read_only: r.bool()? },
+            3 => Self::Layered { device: r.text(MAX_NAME)?, kind: r.text(MAX_NAME)? },
             other => return Err(DecodeError::Kind(other)),
         })
     }

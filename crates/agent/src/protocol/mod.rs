@@ -17,12 +17,12 @@ mod message;
 
 pub use codec::{Decode, DecodeError, Reader, Writer};
 pub use message::{
-    Answer, Down, Failure, FailureKind, PidNamespace, Request, Root, RootMount, Stats, StreamId, StreamKind, Up,
-    VolumeKind,
+    Address, Answer, Down, Failure, FailureKind, Network, PidNamespace, Request, Root, RootMount, Route, Stats,
+    StreamId, StreamKind, Up, VolumeKind,
 };
 
 /// Said by the agent when it is ready; a shim speaks to its own version only.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest body that the agent sends.
 pub const MAX_UP: usize = 64 << 10;
 /// The longest body that the shim sends: a container's specification with all its environment.

@@ -6,10 +6,11 @@
 
 mod process;
 mod requests;
+mod root;
 mod streams;
 mod transport;
 
-pub use transport::Transport;
+pub use transport::{Interest, Transport};
 
 use crate::container::Trees;
 use crate::protocol::{Up, VERSION};
@@ -25,6 +26,7 @@ use transport::Link;
 
 /// Orphans of containers that nobody waits for are collected at least this often.
 const ROUND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const NOT_AT_ALL: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 struct Agent<T> {
     link: Link<T>,
@@ -67,9 +69,8 @@ impl<T: Transport> Agent<T> {
 
     /// Sleeps until there is something to do.
     fn wait(&self) {
-        let link = if self.link.has_output() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let link_fd = self.link.fd();
-        let mut fds = vec![PollFd::from_borrowed_fd(link_fd, link)];
+        let link = self.link.interest();
+        let mut fds = vec![PollFd::from_borrowed_fd(self.link.fd(), link.events)];
         let room = self.link.has_room();
         for process in self.processes.values() {
             match &process.state {
@@ -87,7 +88,8 @@ impl<T: Transport> Agent<T> {
                 }),
             );
         }
-        let _ = poll(&mut fds, Some(&ROUND));
+        let time = if link.ready { NOT_AT_ALL } else { ROUND };
+        let _ = poll(&mut fds, Some(&time));
     }
 
     /// A child has ended.

@@ -1,19 +1,18 @@
 //! Requests of the shim, each answered once.
 
 use super::process::{Container, Input, Kind, Output, Process, State, pipe};
+use super::root::{mount_root, unmount_root};
 use super::{Agent, Transport};
-use crate::container::{Cgroup, Place, Plan, Stdio, compile, flags, inside, spawn};
+use crate::container::{Cgroup, Place, Plan, Stdio, compile, flags, spawn};
+use crate::network;
 use crate::oci::{Process as ProcessSpec, Resources, Spec};
 use crate::protocol::{Answer, Down, Failure, FailureKind, MAX_PIDS, PidNamespace, Request, Root, StreamKind, Up};
-use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::Winsize;
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
 
 type Answered = Result<Answer, Failure>;
 
@@ -111,6 +110,10 @@ impl<T: Transport> Agent<T> {
                 Ok(Answer::Done)
             }
             Request::Delete { process } => self.delete(process),
+            Request::Network(network) => {
+                network::set_up(&network).map_err(|error| failed("cannot set up the network", &error))?;
+                Ok(Answer::Done)
+            }
             Request::Start { .. } => Err(invalid("answered elsewhere")),
             other => {
                 self.volumes.handle(other).map_err(|error| failed("volume", &error))?;
@@ -324,42 +327,4 @@ fn real_time(number: i32) -> Option<Signal> {
 fn window(rows: u32, columns: u32) -> Winsize {
     let short = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
     Winsize { ws_row: short(rows), ws_col: short(columns), ws_xpixel: 0, ws_ypixel: 0 }
-}
-
-fn mount_root(root: &Root, place: &Path) -> io::Result<()> {
-    match root {
-        Root::Disk { device, kind, read_only } => {
-            let flags = if *read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-            let device = Path::new("/dev").join(Path::new(device).file_name().ok_or(io::ErrorKind::InvalidInput)?);
-            Ok(rustix::mount::mount(&device, place, kind.as_str(), flags, c"")?)
-        }
-        Root::Mounts(mounts) => mounts.iter().try_for_each(|mount| {
-            let target = inside(place, &mount.target)?;
-            fs::create_dir_all(&target)?;
-            let (mut flags, mut data) = (MountFlags::empty(), Vec::new());
-            for option in &mount.options {
-                match option.as_str() {
-                    "ro" => flags |= MountFlags::RDONLY,
-                    "bind" => flags |= MountFlags::BIND,
-                    "rbind" => flags |= MountFlags::BIND | MountFlags::REC,
-                    "rw" => {}
-                    other => data.push(other),
-                }
-            }
-            if mount.kind == "bind" || flags.contains(MountFlags::BIND) {
-                rustix::mount::mount_bind_recursive(&*mount.source, &target)?;
-                if flags.contains(MountFlags::RDONLY) {
-                    rustix::mount::mount_remount(&target, MountFlags::BIND | MountFlags::RDONLY, "")?;
-                }
-                return Ok(());
-            }
-            let data = CString::new(data.join(","))?;
-            Ok(rustix::mount::mount(&*mount.source, &target, &*mount.kind, flags, data.as_c_str())?)
-        }),
-    }
-}
-
-fn unmount_root(place: &PathBuf) {
-    while rustix::mount::unmount(place, UnmountFlags::DETACH).is_ok() {}
-    let _ = fs::remove_dir(place);
 }

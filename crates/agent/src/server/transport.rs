@@ -1,19 +1,39 @@
 //! The agent's end of the link: frames in and out of a stream that never blocks.
 
 use crate::protocol::{Decode, Down, MAX_DOWN, Up, frame};
+use rustix::event::PollFlags;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// What frames travel over.
+/// What frames travel over. Reading and writing never block.
 pub trait Transport: Read + Write {
-    /// Can be polled: readable when there is something to read, writable when there is room.
+    /// What is polled.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// What to wait for before the next round. Asked right before the wait, and after everything that could be read or
+    /// written was.
+    fn interest(&self, has_output: bool) -> Interest;
+}
+
+/// What a transport waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interest {
+    /// What its descriptor is polled for.
+    pub events: PollFlags,
+    /// There is something to do right now: an event channel has no level, so what its event announced and was left for
+    /// the next round must be told from the memory itself.
+    pub ready: bool,
 }
 
 impl Transport for std::os::unix::net::UnixStream {
     fn fd(&self) -> BorrowedFd<'_> {
         self.as_fd()
+    }
+
+    fn interest(&self, has_output: bool) -> Interest {
+        let events = if has_output { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        Interest { events, ready: false }
     }
 }
 
@@ -39,8 +59,8 @@ impl<T: Transport> Link<T> {
         self.output.extend(frame(&message.encode()));
     }
 
-    pub(super) fn has_output(&self) -> bool {
-        !self.output.is_empty()
+    pub(super) fn interest(&self) -> Interest {
+        self.transport.interest(!self.output.is_empty())
     }
 
     /// Whether more may be read from processes.

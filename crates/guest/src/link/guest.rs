@@ -1,5 +1,6 @@
 //! The guest's end of the link.
 
+use super::bytes::ByteEnd;
 use super::frames::{self, Down, Up};
 use super::pages::{
     DOWN, DOWN_BYTES, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, RING_BYTES, UP, UP_BYTES,
@@ -92,6 +93,36 @@ impl GuestEnd {
     /// Can be read when there is an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+}
+
+impl ByteEnd for GuestEnd {
+    fn incoming(&mut self) -> &mut Ring {
+        &mut self.down
+    }
+
+    fn outgoing(&mut self) -> &mut Ring {
+        &mut self.up
+    }
+
+    fn level(&self) -> Result<(usize, usize), LinkError> {
+        Ok((self.down.filled()?, self.up.room()?))
+    }
+
+    fn notify(&self) -> Result<(), LinkError> {
+        Ok(self.channel.notify()?)
+    }
+
+    fn take_event(&self) -> Result<(), LinkError> {
+        GuestEnd::take_event(self)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        GuestEnd::fd(self)
+    }
+
+    fn peer_is_gone(&self) -> bool {
+        self.host_is_gone()
     }
 }
 

@@ -1,14 +1,19 @@
 //! The host's end of the link. All that it reads is the guest's word.
 
+use super::bytes::ByteEnd;
 use super::frames::{self, Down, Up};
 use super::guest::GONE;
 use super::pages::{DOWN, DOWN_BYTES, GUEST_ALIVE, HOST_ALIVE, MAGIC, MAGIC_WORD, PAGES, REFS, UP, UP_BYTES};
+use super::pump::Watch;
 use super::{LinkError, NODE, VERSION};
+use crate::domain::Domain;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use xen::DomainId;
 use xen::ring::Ring;
+use xen::store::{Store, StoreError};
 use xen::sys::evtchn::Channel;
 use xen::sys::gntdev::ForeignPages;
 use xen::sys::{Mapping, Place};
@@ -49,6 +54,27 @@ impl HostEnd {
         })
     }
 
+    /// Waits until the guest offers its link.
+    pub fn connect(store: &mut Store, domain: &Domain, timeout: Duration) -> Result<Self, LinkError> {
+        let (start, node) = (Instant::now(), node(domain.id()));
+        for watched in [node.as_str(), RELEASED] {
+            store.watch(watched, "link")?;
+        }
+        loop {
+            if let Some(text) = store.read_text(&node)? {
+                return Self::accept(domain.id(), &text);
+            }
+            if !domain.exists() {
+                return Err(LinkError::Gone);
+            }
+            let left = timeout.checked_sub(start.elapsed()).ok_or(LinkError::Timeout(timeout))?;
+            // One change and all that came with it, for one look.
+            if store.next_event(Some(left))?.is_some() {
+                while store.next_event(Some(Duration::ZERO))?.is_some() {}
+            }
+        }
+    }
+
     /// False: there is no room now; an event comes when there is.
     pub fn send(&mut self, frame: &Down) -> Result<bool, LinkError> {
         let sent = frames::send(&mut self.down, frame)?;
@@ -79,6 +105,75 @@ impl HostEnd {
     /// Can be read when there is an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+}
+
+impl ByteEnd for HostEnd {
+    fn incoming(&mut self) -> &mut Ring {
+        &mut self.up
+    }
+
+    fn outgoing(&mut self) -> &mut Ring {
+        &mut self.down
+    }
+
+    fn level(&self) -> Result<(usize, usize), LinkError> {
+        Ok((self.up.filled()?, self.down.room()?))
+    }
+
+    fn notify(&self) -> Result<(), LinkError> {
+        Ok(self.channel.notify()?)
+    }
+
+    fn take_event(&self) -> Result<(), LinkError> {
+        HostEnd::take_event(self)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        HostEnd::fd(self)
+    }
+
+    fn peer_is_gone(&self) -> bool {
+        self.guest_is_gone()
+    }
+}
+
+/// What xenstore reports when a domain ends.
+const RELEASED: &str = "@releaseDomain";
+
+/// Knows when a domain has ended: one that is destroyed cannot say so itself.
+pub struct DomainWatch {
+    store: Store,
+    domain: DomainId,
+    /// Its identity: numbers of domains are used again.
+    vm: Option<String>,
+}
+
+impl DomainWatch {
+    pub fn new(mut store: Store, domain: DomainId) -> Result<Self, LinkError> {
+        store.watch(RELEASED, "ended")?;
+        let vm = store.read_text(&format!("/local/domain/{domain}/vm"))?;
+        Ok(Self { store, domain, vm })
+    }
+
+    fn look(&mut self) -> Result<bool, StoreError> {
+        while self.store.next_event(Some(Duration::ZERO))?.is_some() {}
+        let vm = self.store.read_text(&format!("/local/domain/{}/vm", self.domain))?;
+        Ok(vm != self.vm || !self.store.is_introduced(self.domain)?)
+    }
+}
+
+impl Watch for DomainWatch {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.store.as_fd()
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.look().unwrap_or_else(|_| {
+            // Without a store there is no toolstack either; what can still be heard is heard through the link.
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::link::{Event, Link, LinkError};
 use crate::machine::{self, Machine, MachineError};
 use crate::volumes::{Copied, Volumes};
 use agent::oci::Spec;
+use agent::protocol::Request;
 use containerd_shim::protos::events::task::{TaskExit, TaskOOM};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ const FIRST_PID: u32 = 1 << 23;
 const REFRESH: Duration = Duration::from_secs(2);
 
 pub(super) struct Pod<M> {
+    namespace: String,
     pub id: String,
     pub machine: Arc<M>,
     pub events: Events,
@@ -68,8 +70,9 @@ pub(super) enum BootError {
 }
 
 impl<M: Machine> Pod<M> {
-    pub(super) fn new(_namespace: &str, id: &str, events: Events) -> Arc<Self> {
+    pub(super) fn new(namespace: &str, id: &str, events: Events) -> Arc<Self> {
         Arc::new(Self {
+            namespace: namespace.to_owned(),
             id: id.to_owned(),
             machine: Arc::new(M::new()),
             events,
@@ -83,19 +86,44 @@ impl<M: Machine> Pod<M> {
         self.state.lock().link.clone().ok_or(LinkError::Gone)
     }
 
+    /// Calls the machine where it may take its time.
+    pub(super) async fn on_machine<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&M) -> Result<T, MachineError> + Send + 'static,
+    ) -> Result<T, MachineError> {
+        let machine = self.machine.clone();
+        let called = tokio::task::spawn_blocking(move || call(&machine)).await;
+        called.unwrap_or_else(|error| Err(MachineError::Start(std::io::Error::other(error))))
+    }
+
+    /// Ends the machine, and returns when it has ended.
+    pub(super) async fn kill(&self) {
+        let killed = self.on_machine(|machine| {
+            machine.kill();
+            Ok(())
+        });
+        if let Err(error) = killed.await {
+            log::warn!("pod {}: {}", self.id, chain(&error));
+        }
+    }
+
     /// Starts the machine if this is the pod's first container.
     pub(super) async fn boot(self: &Arc<Self>, spec: &Spec) -> Result<Link, BootError> {
         let _booting = self.booting.lock().await;
         if let Ok(link) = self.link() {
             return Ok(link);
         }
-        let wanted = machine::Pod::of(&self.id, spec);
-        let machine = self.machine.clone();
-        let booted = tokio::task::spawn_blocking(move || machine.boot(&wanted)).await;
-        let booted = booted.map_err(|error| MachineError::Start(std::io::Error::other(error)))??;
+        let wanted = machine::Pod::of(&self.namespace, &self.id, spec);
+        let booted = self.on_machine(move |machine| machine.boot(&wanted)).await?;
         let machine = self.machine.clone();
         let (link, ready, mut events) = Link::new(booted.from, booted.to, move || machine.kill());
         ready.wait().await?;
+        if let Some(network) = booted.network
+            && let Err(error) = link.ask(Request::Network(network)).await
+        {
+            link.close("its network could not be set up");
+            return Err(error.into());
+        }
         {
             let mut state = self.state.lock();
             state.machine_pid = booted.pid;

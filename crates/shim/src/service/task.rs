@@ -78,11 +78,17 @@ impl<M: Machine> Task<M> {
         let link = self.pod.link().map_err(asked)?;
         {
             let mut volumes = self.pod.volumes.lock().await;
-            let mut plan = volumes.plan(&mut spec, &*self.pod.machine).map_err(|error| refused(&error))?;
+            let shows_host_paths = self.pod.machine.shows_host_paths();
+            let planned = volumes.plan(&mut spec, &r.id, shows_host_paths);
+            let mut plan = planned.map_err(|error| refused(&error))?;
+            if let Some((zone, mounts)) = plan.zone.take() {
+                let attached = self.pod.on_machine(move |machine| machine.attach_zone(&zone, mounts)).await;
+                spec.mounts.extend(attached.map_err(|error| refused(&error))?);
+            }
             for request in std::mem::take(&mut plan.requests) {
                 link.ask(request).await.map_err(asked)?;
             }
-            for copied in &mut plan.copies {
+            for copied in plan.copies.iter_mut().chain(&mut plan.copies_once) {
                 copied.update(&link).await.map_err(|error| refused(&error))?;
             }
             for (name, _) in &plan.messages {
@@ -91,7 +97,9 @@ impl<M: Machine> Task<M> {
             volumes.commit(plan);
         }
         let mounts: Vec<RootMount> = r.rootfs.iter().map(root_mount).collect();
-        let root = self.pod.machine.attach_root(&r.id, &mounts).map_err(|error| refused(&error))?;
+        let id = r.id.clone();
+        let attached = self.pod.on_machine(move |machine| machine.attach_root(&id, &mounts)).await;
+        let root = attached.map_err(|error| refused(&error))?;
         let pids = self.pids_of(&spec)?;
         let spec = serde_json::to_vec(&spec).map_err(|error| status(Code::INTERNAL, error.to_string()))?;
         let request = Request::Create { process: number, id: r.id.clone(), spec, root, terminal: r.terminal, pids };
@@ -150,7 +158,7 @@ impl<M: Machine> TaskApi for Task<M> {
             }
             Err(error) => {
                 self.forget(&key);
-                self.pod.machine.detach_root(&r.id);
+                self.detach_root(&r.id).await;
                 return Err(error);
             }
         }
@@ -335,9 +343,8 @@ impl<M: Machine> TaskApi for Task<M> {
         }
         let process = self.forget(&key).ok_or_else(|| not_found(&key))?;
         let exit = process.exit();
-        self.end_if_done();
         if !key.is_exec() {
-            self.pod.machine.detach_root(&r.id);
+            self.detach_root(&r.id).await;
             self.pod.events.send(TaskDelete {
                 container_id: r.id.clone(),
                 id: r.id,
@@ -347,6 +354,7 @@ impl<M: Machine> TaskApi for Task<M> {
                 ..Default::default()
             });
         }
+        self.end_if_done().await;
         Ok(DeleteResponse { pid: process.pid, exit_status: exit.status, exited_at: exit.at, ..Default::default() })
     }
 
@@ -413,7 +421,7 @@ impl<M: Machine> TaskApi for Task<M> {
 
     async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> TtrpcResult<Empty> {
         self.pod.state.lock().shutdown_asked = true;
-        self.end_if_done();
+        self.end_if_done().await;
         Ok(Empty::new())
     }
 }
@@ -421,7 +429,7 @@ impl<M: Machine> TaskApi for Task<M> {
 impl<M: Machine> Task<M> {
     /// Ends machine and shim once containerd wants that and no container is left. It asks once, with the sandbox's end, and
     /// where the machine was killed the pod's other containers may be deleted after that.
-    fn end_if_done(&self) {
+    async fn end_if_done(&self) {
         let link = {
             let mut state = self.pod.state.lock();
             if !state.is_done() {
@@ -429,11 +437,23 @@ impl<M: Machine> Task<M> {
             }
             state.link.take()
         };
-        match link {
-            Some(link) => link.close("the pod is gone"),
-            None => self.pod.machine.kill(),
+        if let Some(link) = link {
+            link.close("the pod is gone");
         }
+        // Whoever began to end it: this process must not go before the machine has.
+        self.pod.kill().await;
         self.exit.signal();
+    }
+
+    async fn detach_root(&self, id: &str) {
+        let id = id.to_owned();
+        let detached = self.pod.on_machine(move |machine| {
+            machine.detach_root(&id);
+            Ok(())
+        });
+        if let Err(error) = detached.await {
+            log::warn!("pod {}: {}", self.pod.id, chain(&error));
+        }
     }
 
     async fn freeze(&self, id: &str, frozen: bool) -> TtrpcResult<()> {

@@ -2,14 +2,14 @@
 //!
 //! A machine does not see the host's files. Which mount is what is told from its path, as kubelet and containerd lay them
 //! out: what they write for a pod (ConfigMaps, Secrets, tokens, `/etc/hosts`) is copied in and copied again when it changes;
-//! an emptyDir is made in the machine; the message that a container leaves at its end is copied out. Everything else
-//! is a path of the host's, and refused.
+//! an emptyDir is made in the machine, and so is a volume that an image declares, with what the image has there; the message
+//! that a container leaves at its end is copied out. Everything else is a path of the host's, and refused.
 
 mod copy;
+mod subpath;
 
 pub(crate) use copy::Copied;
 
-use crate::machine::Machine;
 use crate::policy::{Refusal, SANDBOX_ID, SANDBOX_UID};
 use agent::oci::{Mount, Spec, VOLUME};
 use agent::protocol::{Request, VolumeKind};
@@ -31,9 +31,20 @@ enum Wanted {
     Plain,
     /// A directory or file to be copied in.
     Copy,
-    /// An empty directory that the pod's containers share; `true` where the host has it in memory.
+    /// The same, but not again when it changes: kubelet does not change what it binds for a subPath.
+    CopyOnce,
+    /// An empty directory that the pod's containers share; in memory where the host has it in memory.
     Shared,
+    /// A directory of the container's own, with what its image has there (`VOLUME`).
+    OfImage,
     TerminationMessage,
+    /// A directory in a volume: what kubelet binds for a subPath.
+    SubPath,
+    /// A volume of this kind, of which the machine sees nothing.
+    Other {
+        kind: String,
+        name: String,
+    },
     /// One of our libraries, or the zone's directory.
     Zone,
     Host,
@@ -57,33 +68,45 @@ pub(crate) struct Plan {
     pub requests: Vec<Request>,
     /// Files that are still to be copied in.
     pub copies: Vec<Copied>,
+    /// Files that are copied in now and never again.
+    pub copies_once: Vec<Copied>,
     /// Volumes whose content comes back, and where it goes.
     pub messages: Vec<(String, PathBuf)>,
+    /// The zone that the container is to have, and what its specification mounts for it.
+    pub zone: Option<(ZoneName, Vec<Mount>)>,
     added: Vec<(PathBuf, String)>,
 }
 
 impl Volumes {
-    /// Replaces what `spec` mounts from the host by what the machine will have.
-    pub(crate) fn plan(&mut self, spec: &mut Spec, machine: &impl Machine) -> Result<Plan, VolumesError> {
+    /// Replaces what `spec`, of this container, mounts from the host by what the machine will have.
+    pub(crate) fn plan(
+        &mut self,
+        spec: &mut Spec,
+        container: &str,
+        shows_host_paths: bool,
+    ) -> Result<Plan, VolumesError> {
         let sandbox = spec.annotations.get(SANDBOX_ID).cloned().unwrap_or_default();
         let uid = spec.annotations.get(SANDBOX_UID).cloned().unwrap_or_default();
+        let owner = Owner { sandbox: &sandbox, uid: &uid, container };
         let mut plan = Plan::default();
         let mut mounts = Vec::new();
         let mut zone_mounts = Vec::new();
         for mut mount in std::mem::take(&mut spec.mounts) {
-            let wanted = classify(&mount, &sandbox, &uid);
+            let wanted = classify(&mount, &owner);
             match wanted {
                 Wanted::Plain => {}
                 Wanted::Zone => {
                     zone_mounts.push(mount);
                     continue;
                 }
-                Wanted::Host if machine.shows_host_paths() => {}
-                Wanted::Host if mount.source.contains("/volume-subpaths/") => {
-                    return Err(Refusal::SubPath(mount.destination).into());
-                }
+                Wanted::Host | Wanted::Other { .. } if shows_host_paths => {}
                 Wanted::Host => return Err(Refusal::HostPath(mount.source, mount.destination).into()),
-                Wanted::Copy | Wanted::Shared | Wanted::TerminationMessage => {
+                Wanted::Other { kind, name } => return Err(Refusal::Volume(name, kind, mount.destination).into()),
+                Wanted::SubPath => {
+                    mount.source = self.subpath(&mount, &mut plan)?;
+                    mount.kind = VOLUME.to_owned();
+                }
+                Wanted::Copy | Wanted::CopyOnce | Wanted::Shared | Wanted::OfImage | Wanted::TerminationMessage => {
                     mount.source = self.volume(&wanted, Path::new(&mount.source), &mut plan)?;
                     mount.kind = VOLUME.to_owned();
                 }
@@ -91,13 +114,47 @@ impl Volumes {
             mounts.push(mount);
         }
         if let Some(zone) = zone(&zone_mounts)? {
-            mounts.extend(machine.attach_zone(&zone, zone_mounts)?);
+            plan.zone = Some((zone, zone_mounts));
         } else if let Some(mount) = zone_mounts.pop() {
             // Libraries without a zone: somebody else's.
             return Err(Refusal::HostPath(mount.source, mount.destination).into());
         }
         spec.mounts = mounts;
         Ok(plan)
+    }
+
+    /// What kubelet has bound for a subPath, as a volume of the machine or a directory in one.
+    fn subpath(&mut self, mount: &Mount, plan: &mut Plan) -> Result<String, VolumesError> {
+        let source = Path::new(&mount.source);
+        let planned = plan.added.iter().find(|(path, _)| path == source).map(|(_, name)| name);
+        if let Some(name) = self.known.get(source).or(planned) {
+            return Ok(name.clone());
+        }
+        let failed = |error| VolumesError::Read(source.to_owned(), error);
+        let unknown = || Refusal::SubPath(mount.destination.clone());
+        let found = subpath::find(source).map_err(failed)?.ok_or_else(unknown)?;
+        match found.kind.as_str() {
+            "configmap" | "secret" | "projected" | "downward-api" => self.volume(&Wanted::CopyOnce, source, plan),
+            "empty-dir" => {
+                let below = found.below().map_err(failed)?.ok_or_else(unknown)?;
+                let volume = self.volume(&Wanted::Shared, &found.volume, plan)?;
+                let mut path = PathBuf::new();
+                for part in &below {
+                    path.push(part);
+                    let meta = std::fs::symlink_metadata(found.volume.join(&path)).map_err(failed)?;
+                    let (mode, uid, gid) = (meta.mode() & 0o7777, meta.uid(), meta.gid());
+                    let (volume, path) = (volume.clone(), path.display().to_string());
+                    plan.requests.push(Request::PutDirectory { volume, path, mode, uid, gid });
+                }
+                let name = Path::new(&volume).join(path).display().to_string();
+                plan.added.push((source.to_owned(), name.clone()));
+                Ok(name)
+            }
+            _ => {
+                let name = found.volume.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                Err(Refusal::Volume(name, found.kind, mount.destination.clone()).into())
+            }
+        }
     }
 
     /// The name of the volume for a path of the host's; one that several containers mount is the same for all.
@@ -120,6 +177,9 @@ impl Volumes {
         plan.requests.push(Request::Volume { name: name.clone(), kind, mode, uid, gid });
         match wanted {
             Wanted::Copy => plan.copies.push(Copied::new(name.clone(), source.to_owned())),
+            Wanted::CopyOnce | Wanted::OfImage => {
+                plan.copies_once.push(Copied::new(name.clone(), source.to_owned()));
+            }
             Wanted::TerminationMessage => plan.messages.push((name.clone(), source.to_owned())),
             _ => {}
         }
@@ -141,8 +201,6 @@ pub(crate) enum VolumesError {
     Refused(#[from] Refusal),
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    #[error(transparent)]
-    Machine(#[from] crate::machine::MachineError),
 }
 
 /// A directory like the host's: in memory, with the same limit, if that is.
@@ -161,7 +219,14 @@ fn shared_kind(source: &Path) -> std::io::Result<VolumeKind> {
     Ok(VolumeKind::Memory(found.f_blocks.saturating_mul(block)))
 }
 
-fn classify(mount: &Mount, sandbox: &str, uid: &str) -> Wanted {
+/// Whose paths are told from those of others.
+struct Owner<'a> {
+    sandbox: &'a str,
+    uid: &'a str,
+    container: &'a str,
+}
+
+fn classify(mount: &Mount, owner: &Owner) -> Wanted {
     let bound = mount.kind == "bind" || mount.options.iter().any(|option| option == "bind" || option == "rbind");
     if !bound {
         return Wanted::Plain;
@@ -179,8 +244,8 @@ fn classify(mount: &Mount, sandbox: &str, uid: &str) -> Wanted {
     let parts: Vec<&str> = source.iter().filter_map(|part| part.to_str()).collect();
     // What containerd writes for a sandbox: …/sandboxes/ID/NAME.
     if let [.., "sandboxes", id, name] = parts[..]
-        && !sandbox.is_empty()
-        && id == sandbox
+        && !owner.sandbox.is_empty()
+        && id == owner.sandbox
     {
         return match name {
             "hostname" | "hosts" | "resolv.conf" => Wanted::Copy,
@@ -188,7 +253,15 @@ fn classify(mount: &Mount, sandbox: &str, uid: &str) -> Wanted {
             _ => Wanted::Host,
         };
     }
-    let Some(pod) = parts.iter().rposition(|part| !uid.is_empty() && *part == uid) else { return Wanted::Host };
+    // What it makes for a volume that the container's image declares: …/containers/ID/volumes/NAME.
+    if let [.., "containers", id, "volumes", _] = parts[..]
+        && !owner.container.is_empty()
+        && id == owner.container
+    {
+        return Wanted::OfImage;
+    }
+    let of_pod = |part: &&str| !owner.uid.is_empty() && *part == owner.uid;
+    let Some(pod) = parts.iter().rposition(of_pod) else { return Wanted::Host };
     if pod == 0 || parts[pod - 1] != "pods" {
         return Wanted::Host;
     }
@@ -196,11 +269,16 @@ fn classify(mount: &Mount, sandbox: &str, uid: &str) -> Wanted {
     match parts[pod + 1..] {
         ["etc-hosts"] => Wanted::Copy,
         ["containers", _, _] => Wanted::TerminationMessage,
-        ["volumes", kind, _] => match kind.strip_prefix("kubernetes.io~") {
-            Some("configmap" | "secret" | "projected" | "downward-api") => Wanted::Copy,
-            Some("empty-dir") => Wanted::Shared,
+        ["volumes", kind, name, ref rest @ ..] => match (kind.strip_prefix("kubernetes.io~"), rest) {
+            (Some("configmap" | "secret" | "projected" | "downward-api"), []) => Wanted::Copy,
+            (Some("empty-dir"), []) => Wanted::Shared,
+            // A CSI volume is mounted at NAME/mount.
+            (Some(other), [] | ["mount"]) => Wanted::Other { kind: other.to_owned(), name: name.to_owned() },
+            // Of a plugin that has its own name, with a slash that kubelet writes as a tilde.
+            (None, []) => Wanted::Other { kind: kind.replace('~', "/"), name: name.to_owned() },
             _ => Wanted::Host,
         },
+        ["volume-subpaths", _, _, _] => Wanted::SubPath,
         _ => Wanted::Host,
     }
 }
@@ -223,8 +301,8 @@ fn zone(mounts: &[Mount]) -> Result<Option<ZoneName>, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::MachineError;
-    use agent::protocol::{Root, RootMount};
+
+    const OWNER: Owner = Owner { sandbox: "s1", uid: "u-1", container: "c1" };
 
     fn bind(source: &str, destination: &str) -> Mount {
         let options = vec!["rbind".to_owned(), "ro".to_owned()];
@@ -233,7 +311,7 @@ mod tests {
 
     #[test]
     fn paths_say_what_a_mount_is() {
-        let of = |source: &str| classify(&bind(source, "/x"), "s1", "u-1");
+        let of = |source: &str| classify(&bind(source, "/x"), &OWNER);
         let kubelet = |rest: &str| of(&format!("/var/lib/kubelet/pods/u-1/{rest}"));
         for kind in ["configmap", "secret", "projected", "downward-api"] {
             assert_eq!(kubelet(&format!("volumes/kubernetes.io~{kind}/name")), Wanted::Copy);
@@ -241,52 +319,35 @@ mod tests {
         assert_eq!(kubelet("volumes/kubernetes.io~empty-dir/scratch"), Wanted::Shared);
         assert_eq!(kubelet("etc-hosts"), Wanted::Copy);
         assert_eq!(kubelet("containers/main/0a1b2c"), Wanted::TerminationMessage);
-        assert_eq!(kubelet("volumes/kubernetes.io~csi/pvc-1/mount"), Wanted::Host);
+        let other = |kind: &str, name: &str| Wanted::Other { kind: kind.into(), name: name.into() };
+        assert_eq!(kubelet("volumes/kubernetes.io~csi/pvc-1/mount"), other("csi", "pvc-1"));
+        assert_eq!(kubelet("volumes/kubernetes.io~local-volume/pv-2"), other("local-volume", "pv-2"));
+        assert_eq!(kubelet("volumes/example.com~disk/d"), other("example.com/disk", "d"));
+        assert_eq!(kubelet("volumes/kubernetes.io~csi/pvc-1/globalmount/x"), Wanted::Host);
+        assert_eq!(kubelet("volume-subpaths/config/main/0"), Wanted::SubPath);
         assert_eq!(kubelet("volumes/kubernetes.io~configmap/../../../../../etc"), Wanted::Host);
         let containerd = "/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes";
         assert_eq!(of(&format!("{containerd}/s1/resolv.conf")), Wanted::Copy);
         assert_eq!(of(&format!("{containerd}/s1/shm")), Wanted::Shared);
-        // Another pod's, and none at all.
+        let cri = "/var/lib/containerd/io.containerd.grpc.v1.cri/containers";
+        assert_eq!(of(&format!("{cri}/c1/volumes/0a1b")), Wanted::OfImage);
+        // Another container's, another pod's, and none at all.
+        assert_eq!(of(&format!("{cri}/c2/volumes/0a1b")), Wanted::Host);
         assert_eq!(of(&format!("{containerd}/s2/resolv.conf")), Wanted::Host);
         assert_eq!(of("/var/lib/kubelet/pods/u-2/etc-hosts"), Wanted::Host);
         assert_eq!(of("/etc"), Wanted::Host);
-        assert_eq!(classify(&bind("/var/lib/kubelet/pods//etc-hosts", "/x"), "", ""), Wanted::Host);
+        assert_eq!(
+            classify(&bind("/var/lib/kubelet/pods//etc-hosts", "/x"), &Owner { sandbox: "", uid: "", container: "" }),
+            Wanted::Host
+        );
     }
 
     #[test]
     fn what_is_not_bound_is_not_the_hosts() {
         let proc = Mount { destination: "/proc".into(), kind: "proc".into(), source: "proc".into(), options: vec![] };
-        assert_eq!(classify(&proc, "s1", "u-1"), Wanted::Plain);
+        assert_eq!(classify(&proc, &OWNER), Wanted::Plain);
         let hidden = Mount { options: vec!["rbind".into()], source: "/etc".into(), ..proc };
-        assert_eq!(classify(&hidden, "s1", "u-1"), Wanted::Host);
-    }
-
-    struct NoMachine;
-
-    impl Machine for NoMachine {
-        const RUNTIME: &'static str = "none";
-
-        fn new() -> Self {
-            Self
-        }
-
-        fn boot(&self, _: &crate::Pod) -> Result<crate::Booted, MachineError> {
-            Err(MachineError::Refused("none".into()))
-        }
-
-        fn attach_root(&self, _: &str, _: &[RootMount]) -> Result<Root, MachineError> {
-            Err(MachineError::Refused("none".into()))
-        }
-
-        fn detach_root(&self, _: &str) {}
-
-        fn attach_zone(&self, _: &ZoneName, mounts: Vec<Mount>) -> Result<Vec<Mount>, MachineError> {
-            Ok(mounts)
-        }
-
-        fn kill(&self) {}
-
-        fn clean_up(_: &str) {}
+        assert_eq!(classify(&hidden, &OWNER), Wanted::Host);
     }
 
     #[test]
@@ -299,18 +360,45 @@ mod tests {
             Spec { mounts: mounts.to_vec(), annotations, ..Spec::default() }
         };
         let mut volumes = Volumes::default();
-        let refused = volumes.plan(&mut spec(&[hosts.clone(), bind("/etc", "/host")]), &NoMachine).err().unwrap();
+        let refused = volumes.plan(&mut spec(&[hosts.clone(), bind("/etc", "/host")]), "c1", false).err().unwrap();
         assert!(refused.to_string().contains("hostPath /etc"), "{refused}");
         // The next try asks for the volume again, once however often it is mounted.
         let mut again = spec(&[hosts.clone(), Mount { destination: "/hosts".into(), ..hosts.clone() }]);
-        let plan = volumes.plan(&mut again, &NoMachine).unwrap();
+        let plan = volumes.plan(&mut again, "c1", false).unwrap();
         assert_eq!((plan.requests.len(), plan.copies.len()), (1, 1));
         assert_eq!(again.mounts[0].kind, VOLUME);
         assert_eq!(again.mounts[0].source, again.mounts[1].source);
         volumes.commit(plan);
         let mut other = spec(&[hosts]);
-        assert!(volumes.plan(&mut other, &NoMachine).unwrap().requests.is_empty());
+        assert!(volumes.plan(&mut other, "c1", false).unwrap().requests.is_empty());
         assert_eq!(other.mounts[0].source, again.mounts[0].source);
+    }
+
+    #[test]
+    fn a_volume_of_an_image_is_made_with_what_the_image_has_and_not_kept_fresh() {
+        let dir = testkit::directory();
+        dir.write("containers/c1/volumes/a/seed", "1");
+        let mount = bind(&dir.join("containers/c1/volumes/a").display().to_string(), "/data");
+        let mut spec = Spec { mounts: vec![mount], ..Spec::default() };
+        let mut volumes = Volumes::default();
+        let plan = volumes.plan(&mut spec, "c1", false).unwrap();
+        assert!(matches!(plan.requests[..], [Request::Volume { kind: VolumeKind::Directory, .. }]));
+        assert_eq!((plan.copies.len(), plan.copies_once.len()), (0, 1));
+        assert_eq!(spec.mounts[0].kind, VOLUME);
+        volumes.commit(plan);
+        assert!(volumes.copied.is_empty());
+    }
+
+    #[test]
+    fn volumes_that_the_machine_cannot_have_are_refused_by_their_name() {
+        let csi = bind("/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/pvc-1/mount", "/data");
+        let annotations: std::collections::BTreeMap<_, _> = [(SANDBOX_UID.to_owned(), "u-1".to_owned())].into();
+        let mut spec = Spec { mounts: vec![csi], annotations: annotations.into_iter().collect(), ..Spec::default() };
+        let refused = Volumes::default().plan(&mut spec, "c1", false).err().unwrap().to_string();
+        assert_eq!(
+            refused,
+            "volume pvc-1 (csi) is not supported (mounted at /data): the machine does not see the host's file systems"
+        );
     }
 
     #[test]
@@ -319,7 +407,7 @@ mod tests {
             bind("/usr/lib/bulkhead/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
             bind("/run/bulkhead/zones/team-a", ZONE_DIR),
         ];
-        assert!(edits.iter().all(|mount| classify(mount, "s1", "u-1") == Wanted::Zone));
+        assert!(edits.iter().all(|mount| classify(mount, &OWNER) == Wanted::Zone));
         assert_eq!(zone(&edits).unwrap().unwrap().as_str(), "team-a");
         assert_eq!(zone(&edits[..1]).unwrap(), None);
         assert_eq!(zone(&[bind("/etc", ZONE_DIR)]), Err(Refusal::Zone("/etc".into())));

@@ -54,7 +54,8 @@ impl Machine for Namespaces {
         let pid = child.id();
         *self.child.lock() = Some(child);
         let from = ours.try_clone().map_err(MachineError::Start)?;
-        Ok(Booted { from: Box::new(from), to: Box::new(ours), pid })
+        // It is in CNI's namespace itself.
+        Ok(Booted { from: Box::new(from), to: Box::new(ours), pid, network: None })
     }
 
     fn attach_root(&self, _: &str, mounts: &[RootMount]) -> Result<Root, MachineError> {
@@ -79,7 +80,7 @@ impl Machine for Namespaces {
         }
     }
 
-    fn clean_up(_: &str) {
+    fn clean_up(_: &str, _: &str) {
         // All of it has died with the shim.
     }
 }

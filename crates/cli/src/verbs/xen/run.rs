@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use control::ZoneName;
 use control::admin::{AdminClient, Answer, Request};
-use guest::domain::{Definition, Domain, DomainError, Kind};
+use guest::domain::{Definition, Domain, DomainError, Kind, Purpose};
 use guest::image;
 use guest::link::host::{self, HostEnd};
 use guest::link::{LinkError, frames::Down};
@@ -45,6 +45,8 @@ pub(super) fn run(args: XenRunArgs) -> Result<ExitCode, Failure> {
     let disk = args.root_disk.as_deref().map(Disk::of).transpose()?;
     let definition = Definition {
         name: &name,
+        uuid: None,
+        purpose: Purpose::Command,
         kind: kind(args.kind)?,
         kernel: &args.image.join(image::KERNEL),
         root: &root,

@@ -37,7 +37,14 @@ pub(crate) fn mount_root(name: &str) -> Result<(), InitError> {
         .map_err(step("mount the tenant's root file system"))
 }
 
-fn make(dir: &str) -> Result<(), InitError> {
+/// Mounts the disk `/dev/<name>` at `place`, to be written to. It was made for this machine and nobody else reads it.
+pub(crate) fn mount_scratch(name: &str, place: &str) -> Result<(), InitError> {
+    let device = format!("/dev/{name}");
+    open(&device).map_err(|error| InitError::Step(format!("open the disk {device}"), error))?;
+    mount(&*device, place, "ext4", MountFlags::NOSUID, c"").map_err(step(format!("mount {device}")))
+}
+
+pub(crate) fn make(dir: &str) -> Result<(), InitError> {
     std::fs::create_dir_all(dir).map_err(|error| InitError::Step(format!("make {dir}"), error))
 }
 

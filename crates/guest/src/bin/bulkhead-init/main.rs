@@ -4,6 +4,8 @@
 //! 2. Enters the tenant's root file system, if the image came with one or there is a disk with one.
 //! 3. Carries programs that meet others by name to the broker, on threads of its own.
 //! 4. Offers the link, is told the command, runs it, and carries what it reads and prints until it ends.
+//!
+//! In a pod's machine (`bulkhead.mode=pod`) it becomes the agent after the first step instead: see [`pod`].
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
@@ -14,6 +16,7 @@ mod loopback;
 mod modules;
 mod mounts;
 mod names;
+mod pod;
 mod pump;
 mod tenant;
 
@@ -38,6 +41,9 @@ fn main() {
     if arguments.first().is_some_and(|first| first == command::ON_TERMINAL) {
         command::on_terminal(&arguments[1..]);
     }
+    if arguments.first().is_some_and(|first| first == names::SERVE) {
+        names::serve_here();
+    }
     // Started by hand, it must not switch the machine off.
     if std::process::id() != 1 {
         eprintln!("bulkhead-init: must run as process 1 of a guest");
@@ -58,6 +64,9 @@ fn run() -> Result<(), InitError> {
     modules::take_back_quickly();
     loopback::up();
     let mut link = GuestEnd::offer(cmdline::value(&cmdline, options::HOST).unwrap_or(0))?;
+    if cmdline::value::<String>(&cmdline, options::MODE).is_some_and(|mode| mode == options::MODE_POD) {
+        return pod::run(&cmdline, link);
+    }
     if let Some(name) = cmdline::value::<String>(&cmdline, options::DISK) {
         disk::mount_root(&name)?;
     }

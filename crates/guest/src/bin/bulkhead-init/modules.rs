@@ -1,7 +1,7 @@
 //! The kernel's modules.
 
 use crate::{InitError, step};
-use guest::image::{MODULES, MODULES_DIR};
+use guest::image::{DISK_MODULES, MODULES, MODULES_DIR, NETWORK_MODULES};
 use std::ffi::CString;
 use std::fs::File;
 
@@ -16,6 +16,15 @@ pub(crate) fn load(grants: Option<u32>) -> Result<(), InitError> {
 /// Loads these, in this order.
 pub(crate) fn load_all(names: &[&str]) -> Result<(), InitError> {
     names.iter().try_for_each(|name| load_one(name, ""))
+}
+
+/// Those for a pod's disks and network. Whatever has queues has one, also with many processors: the domain's definition
+/// counts their pages, which programs cannot grant.
+pub(crate) fn load_for_pod() -> Result<(), InitError> {
+    DISK_MODULES.iter().chain(&NETWORK_MODULES).try_for_each(|name| match *name {
+        "xen-blkfront" | "xen-netfront" => load_one(name, "max_queues=1"),
+        name => load_one(name, ""),
+    })
 }
 
 fn load_one(name: &str, parameters: &str) -> Result<(), InitError> {

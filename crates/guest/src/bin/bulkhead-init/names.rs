@@ -14,3 +14,24 @@ pub(crate) fn serve() {
         eprintln!("bulkhead-init: names: {error}");
     }
 }
+
+/// The first argument of the process that [`serve_apart`] starts.
+pub(crate) const SERVE: &str = "--serve-names";
+
+/// Serves in a process of its own: the agent must have one thread.
+pub(crate) fn serve_apart() {
+    if let Err(error) = std::process::Command::new("/proc/self/exe").arg(SERVE).spawn() {
+        eprintln!("bulkhead-init: names: {error}");
+    }
+}
+
+/// Becomes that process.
+pub(crate) fn serve_here() -> ! {
+    match Listener::at(Path::new(SOCKET)) {
+        Ok(listener) => listener.serve(|problem| eprintln!("bulkhead-init: names: {problem}")),
+        Err(error) => {
+            eprintln!("bulkhead-init: names: {error}");
+            std::process::exit(1);
+        }
+    }
+}
