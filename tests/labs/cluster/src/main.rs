@@ -180,6 +180,9 @@ fn run(program: &Path, options: &Options) -> Result<()> {
             // It is unpacked once; small is for users.
             deb::pack(deb::Compression::None)?;
         }
+        if scenarios::need_release(&options.names) {
+            scenarios::make_release()?;
+        }
     }
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
