@@ -122,6 +122,7 @@ fn pack_for_cluster(options: &Options, source: &Source, tree: &Path, progress: &
         dir: out.join(out::SCRATCH),
         registry: images::REGISTRY.to_owned(),
         recipe: recipe(options, source),
+        revision: None,
     };
     fs::create_dir_all(&set.dir)?;
     let mut built = Vec::new();

@@ -201,6 +201,11 @@ pub(crate) fn need_package(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| name.starts_with("service"))
 }
 
+/// Whether one of these scenarios upgrades to another version.
+pub(crate) fn need_next(names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name == "helm")
+}
+
 /// Whether one of these scenarios begins with a release's files.
 pub(crate) fn need_release(names: &[String]) -> bool {
     names.is_empty() || quickstart::SCENARIOS.iter().any(|one| names.iter().any(|name| is_named(one, name)))
