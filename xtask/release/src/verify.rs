@@ -55,7 +55,7 @@ fn all(dir: &Path, key: Option<&Path>, scratch: &Path, lacking: Lacking) -> Resu
     println!("the provenance names all of them");
     let staged = statement["predicate"]["buildDefinition"]["internalParameters"]["staged"] == true;
     unpacked(dir, scratch, staged)?;
-    packages(dir, lacking)?;
+    packages(dir, scratch, lacking)?;
     archives(dir, scratch)?;
     chart(dir, scratch, lacking)?;
     bill_of_materials(dir)
@@ -125,7 +125,7 @@ fn unpacked(dir: &Path, scratch: &Path, staged: bool) -> Result<()> {
     Ok(())
 }
 
-fn packages(dir: &Path, lacking: Lacking) -> Result<()> {
+fn packages(dir: &Path, scratch: &Path, lacking: Lacking) -> Result<()> {
     let (deb, rpm) = (dir.join(deb::name()), dir.join(rpm_package::name()));
     if lacking.has("dpkg-deb")? {
         let info = sh::output(Command::new("dpkg-deb").arg("--info").arg(&deb))?;
@@ -151,7 +151,48 @@ fn packages(dir: &Path, lacking: Lacking) -> Result<()> {
         let list = sh::output(Command::new("sh").args(["-c", pipe]).arg(&rpm))?;
         ensure!(list.contains("./usr/bin/bulkhead\n"), "rpm2cpio finds {list}");
         println!("rpm and rpm2cpio read the rpm");
+        installs(&rpm, &scratch.join("rpm-root"), lacking)?;
     }
+    Ok(())
+}
+
+/// rpm installs the package in an empty root, finds all of it, keeps what was changed in the configuration, and removes the
+/// rest. Scripts need systemd and are left out.
+fn installs(package: &Path, root: &Path, lacking: Lacking) -> Result<()> {
+    if sh::output(Command::new("id").arg("-u"))?.trim() != "0" {
+        return lacking.say("the rpm's installation; only root can change roots");
+    }
+    fs::create_dir_all(root)?;
+    // With a database in that root: Debian's rpm has one for each user. It also wants to be told that this is meant.
+    let rpm = |words: &[&str]| {
+        let common = ["--define", "_dbpath /database"];
+        sh::output(Command::new("rpm").arg("--root").arg(root).args(common).args(words))
+    };
+    let meant = Path::new("/etc/debian_version").exists().then_some("--force-debian");
+    let file = package.display().to_string();
+    let place = |words: &[&str]| rpm(&[words, meant.as_slice(), &["--nodeps", "--noscripts", &file]].concat());
+    place(&["-i"]).context("rpm does not install the package")?;
+    let said = sh::output(Command::new(root.join("usr/bin/bulkhead")).arg("--version"))?;
+    ensure!(said.trim() == format!("bulkhead {VERSION}"), "the rpm's program says that it is {said:?}");
+    let changed = rpm(&["-V", "--nodeps", "bulkhead"])?;
+    ensure!(changed.trim().is_empty(), "rpm finds other files than it installed: {changed}");
+    let config = root.join("etc/bulkhead/bulkhead.toml");
+    fs::write(&config, "# mine\n")?;
+    place(&["-U", "--replacepkgs"]).context("rpm does not upgrade the package")?;
+    ensure!(fs::read_to_string(&config)? == "# mine\n", "an upgrade replaces the configuration");
+    rpm(&["-e", "--nodeps", "--noscripts", "bulkhead"]).context("rpm does not remove the package")?;
+    let left = sh::output(Command::new("find").arg(root).args([
+        "-path",
+        "*/database",
+        "-prune",
+        "-o",
+        "-type",
+        "f",
+        "-print",
+    ]))?;
+    let left: Vec<&str> = left.lines().filter(|file| !file.ends_with("/bulkhead.toml.rpmsave")).collect();
+    ensure!(left.is_empty(), "removed, the rpm leaves {left:?}");
+    println!("rpm installs, upgrades and removes the package");
     Ok(())
 }
 

@@ -61,8 +61,7 @@ impl Outcome {
         };
         // Whether a package's proxy runs is not looked at.
         serde_json::json!({
-            "installed": installed, "package": package, "running": running,
-            "version": env!("CARGO_PKG_VERSION"), "message": self.line(),
+            "installed": installed, "package": package, "running": running, "message": self.line(),
         })
     }
 }
