@@ -39,6 +39,23 @@ pub fn build() -> Result<Vec<PathBuf>> {
     Ok(archives())
 }
 
+/// Bulkhead's image once more, as another version.
+pub struct Next {
+    pub name: String,
+    pub version: String,
+    pub archive: PathBuf,
+}
+
+pub fn next() -> Next {
+    let set = Set::next();
+    Next { name: set.name("bulkhead"), version: set.version(), archive: set.archive("bulkhead") }
+}
+
+/// Makes it from the staged tree.
+pub fn build_next() -> Result<()> {
+    Set::next().bulkhead().map(drop)
+}
+
 /// Where their archives are.
 pub fn archives() -> Vec<PathBuf> {
     ["bulkhead", "examples", "pause"].map(|name| Set::staged().archive(name)).to_vec()
@@ -52,16 +69,29 @@ pub struct Set {
     pub dir: PathBuf,
     pub registry: String,
     pub recipe: Recipe,
+    /// What tells a rebuild of one version from another: nodes take it for a version of its own.
+    pub revision: Option<&'static str>,
 }
 
 impl Set {
     fn staged() -> Set {
         let (stage, dir) = (paths::stage(), paths::target().join("images"));
-        Set { stage, dir, registry: REGISTRY.to_owned(), recipe: Recipe::default() }
+        Set { stage, dir, registry: REGISTRY.to_owned(), recipe: Recipe::default(), revision: None }
+    }
+
+    /// What an upgrade is tried with.
+    fn next() -> Set {
+        Set { dir: paths::target().join("images/next"), revision: Some("next"), ..Set::staged() }
+    }
+
+    /// The tag, and the name of the directory in which `bulkhead install` puts it on nodes.
+    fn version(&self) -> String {
+        let revision = self.revision.map(|revision| format!("-{revision}")).unwrap_or_default();
+        format!("{}{revision}", env!("CARGO_PKG_VERSION"))
     }
 
     fn name(&self, image: &str) -> String {
-        format!("{}/{image}:{}", self.registry, env!("CARGO_PKG_VERSION"))
+        format!("{}/{image}:{}", self.registry, self.version())
     }
 
     fn archive(&self, image: &str) -> PathBuf {
@@ -93,6 +123,9 @@ impl Set {
         }
         for daemon in stage::DAEMONS {
             image.program(&lib.join(daemon), &format!("usr/lib/bulkhead/{daemon}"))?;
+        }
+        if self.revision.is_some() {
+            image.text(&format!("{}\n", self.version()), "usr/lib/bulkhead/version")?;
         }
         self.finish(image, "bulkhead", &["/usr/bin/bulkhead"])
     }

@@ -53,6 +53,11 @@ impl Image {
         fs::copy(from, &target).map(drop).with_context(|| format!("cannot copy {} into an image", from.display()))
     }
 
+    /// Puts a file of this text at `to`.
+    pub(crate) fn text(&self, text: &str, to: &str) -> Result<()> {
+        fs::write(self.dir.join("root").join(to), text).with_context(|| format!("cannot write {to} of an image"))
+    }
+
     /// Puts a program at `to`, and the libraries that it loads where the loader looks for them.
     pub(crate) fn program(&mut self, from: &Path, to: &str) -> Result<()> {
         self.file(from, to)?;

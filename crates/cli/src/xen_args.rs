@@ -56,6 +56,9 @@ pub(crate) struct ImageBuildArgs {
     /// Do not compress the output
     #[arg(long)]
     pub plain: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -69,6 +72,9 @@ pub(crate) struct ImageRootArgs {
     /// Do not compress the output
     #[arg(long)]
     pub plain: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 const XEN_EXAMPLES: &str = "\

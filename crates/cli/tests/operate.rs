@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use common::{connect, hung_up};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{NOBODY, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bulkhead");
@@ -106,6 +106,70 @@ fn an_exporter_without_an_address_is_no_failure_to_systemd() {
     assert!(told[..len].starts_with(b"READY=1"));
 }
 
+#[cfg(feature = "xen")]
+#[test]
+fn an_image_that_is_made_is_told_as_json() {
+    let directory = testkit::directory();
+    let root = directory.join("root.tar");
+    let mut archive = tar::Builder::new(std::fs::File::create(&root).unwrap());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(5);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    archive.append_data(&mut header, "etc/word", &b"hello"[..]).unwrap();
+    archive.finish().unwrap();
+    drop(archive);
+    let made = directory.join("tenant.cpio.gz");
+    let words = ["image", "root", root.to_str().unwrap(), "--output", made.to_str().unwrap()];
+    let told = bulkhead(&[&words[..], &["--json"]].concat()).output().unwrap();
+    assert!(told.status.success(), "{told:?}");
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let bytes = made.metadata().unwrap().len();
+    assert_eq!(told, json!({ "files": [{ "path": made, "bytes": bytes }] }));
+    let line = bulkhead(&words).output().unwrap();
+    assert!(String::from_utf8_lossy(&line.stdout).starts_with(&format!("{}: ", made.display())), "{line:?}");
+    // A disk without room, which every system has one of.
+    let full = bulkhead(&["image", "root", root.to_str().unwrap(), "--output", "/dev/full"]).output().unwrap();
+    refused(&full, 73, &["/dev/full"]);
+}
+
+/// The files of a support bundle, by their names.
+fn unpacked(bundle: &Path) -> std::collections::BTreeMap<String, String> {
+    let file = std::fs::File::open(bundle).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().strip_prefix("bulkhead-support").unwrap().display().to_string();
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).unwrap();
+        (name, String::from_utf8_lossy(&bytes).into_owned())
+    };
+    archive.entries().unwrap().map(read).collect()
+}
+
+/// Of a proxy that serves: what it was told, what it knows and what it counts.
+#[test]
+fn a_support_bundle_tells_of_the_proxy_that_runs() {
+    let node = Node::start("# api notes\n[zones.team-a]\nmemory = \"64MiB\"\n");
+    let bundle = node.directory.join("bundle.tar.gz");
+    let words = ["doctor", "--no-self-test", "--bundle", bundle.to_str().unwrap(), "--socket", &node.admin_socket()];
+    let output = bulkhead(&words).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("wrote"), "{output:?}");
+    let found = unpacked(&bundle);
+    let config = &found["config.toml"];
+    assert!(config.starts_with(&format!("# {}\n", node.config().display())), "{config}");
+    assert!(config.contains("memory = \"64MiB\""), "{config}");
+    let status: Value = serde_json::from_str(&found["status.json"]).unwrap();
+    assert_eq!((&status["backend"], &status["zones"][0]["name"]), (&json!("soft"), &json!("team-a")));
+    assert!(found["metrics.txt"].contains("zone=\"team-a\""), "{}", found["metrics.txt"]);
+    assert!(found["zones.json"].contains("team-a"), "{}", found["zones.json"]);
+    assert!(found["state-dir.txt"].contains("admin.sock"));
+    // Without systemd there is no journal: then the bundle says why.
+    assert!(!found["logs.txt"].is_empty());
+}
+
 #[test]
 fn a_configuration_is_checked_line_by_line() {
     let directory = testkit::directory();
@@ -123,6 +187,16 @@ fn a_configuration_is_checked_line_by_line() {
     refused(&output, 78, &places.each_ref().map(String::as_str));
     refused(&output, 78, &["did you mean \"memory\"?"]);
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 3);
+    let json = |text: &str| {
+        let output = check(text, &["--json"]);
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    };
+    let valid = json!({ "file": path, "valid": true, "backend": "soft", "zones": ["a"] });
+    assert_eq!(json("[proxy]\nbackend = \"soft\"\n[zones.a]\n"), (Some(0), valid));
+    let (status, wrong) = json("[proxy]\nspare = 1\n");
+    assert_eq!((status, &wrong["valid"]), (Some(78), &json!(false)));
+    assert_eq!((&wrong["problems"][0]["line"], &wrong["problems"][0]["column"]), (&json!(2), &json!(1)));
+    refused(&bulkhead(&["proxy", "--json"]).output().unwrap(), 2, &["--check"]);
     refused(&check("[[[", &[]), 78, &[":1:"]);
     refused(&bulkhead(&["proxy", "--check", "--config", "/nowhere.toml"]).output().unwrap(), 78, &["/nowhere.toml"]);
     if !Path::new("/dev/nvidiactl").exists() {

@@ -33,6 +33,8 @@ use crate::variables;
 
 /// Starting a worker takes a fraction of a second; a broker that takes this long has a problem.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
+/// After this a person is told what the program waits for.
+const WELCOME_QUIET: Duration = Duration::from_secs(2);
 
 pub(crate) struct Session {
     pub client: idm::Client,
@@ -189,13 +191,15 @@ fn connect_by_socket(path: &Path, hello: &Hello) -> Result<(idm::Client, Link), 
     let broken = "invalid answer from the proxy";
     bootstrap::send(&broker, hello, &[]).map_err(failure(no_device, broken))?;
     let (welcome, fds) =
-        bootstrap::recv_within::<Welcome>(&broker, WELCOME_TIMEOUT).map_err(failure(no_device, broken))?;
+        await_message::<Welcome>(&broker, WELCOME_QUIET, || eprintln!("bulkhead: waiting for the proxy"))
+            .map_err(failure(no_device, broken))?;
     let socket = match (welcome.status(), fds.into_iter().next()) {
         (Some(WelcomeStatus::Ok), Some(socket)) => socket,
         _ => return Err(refused(&welcome)),
     };
-    let (attach, fds) = bootstrap::recv_within::<Attach>(&socket, WELCOME_TIMEOUT)
-        .map_err(failure(no_device, "no word from the worker"))?;
+    let (attach, fds) =
+        await_message::<Attach>(&socket, WELCOME_QUIET, || eprintln!("bulkhead: waiting for a GPU worker"))
+            .map_err(failure(no_device, "no word from the worker"))?;
     let Some(region) = fds.into_iter().next() else {
         return Err(Failure { code: no_device, text: "the worker sent no region".to_owned() });
     };
@@ -207,6 +211,21 @@ fn connect_by_socket(path: &Path, hello: &Hello) -> Result<(idm::Client, Link), 
     watch(&client, &socket).map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;
     hand_over_output(&socket);
     Ok((client, Link::Socket(socket)))
+}
+
+/// A message that may take a while. Who waits is told so, once, after a quiet time.
+fn await_message<T: bootstrap::Message>(
+    socket: &OwnedFd,
+    quiet: Duration,
+    say: impl FnOnce(),
+) -> Result<(T, Vec<OwnedFd>), BootstrapError> {
+    match bootstrap::recv_within(socket, quiet) {
+        Err(BootstrapError::Timeout) => {
+            say();
+            bootstrap::recv_within(socket, WELCOME_TIMEOUT.saturating_sub(quiet))
+        }
+        came => came,
+    }
 }
 
 /// Why there is no worker, in the broker's words.
@@ -366,6 +385,23 @@ mod tests {
         assert_eq!(broker.join().unwrap(), wire::fingerprint());
         std::fs::remove_file(path).unwrap();
         failure
+    }
+
+    #[test]
+    fn a_long_wait_is_told_once_and_a_short_one_is_not() {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let ours = OwnedFd::from(ours);
+        let hello = Hello::new(7, 0);
+        let mut told = 0;
+        // The other side answers only when this one has said that it waits.
+        let say = || {
+            told += 1;
+            bootstrap::send(&theirs, &hello, &[]).unwrap();
+        };
+        await_message::<Hello>(&ours, Duration::from_millis(1), say).unwrap();
+        assert_eq!(told, 1);
+        bootstrap::send(&theirs, &hello, &[]).unwrap();
+        await_message::<Hello>(&ours, WELCOME_QUIET, || panic!("nobody has waited")).unwrap();
     }
 
     #[test]

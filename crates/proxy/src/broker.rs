@@ -25,10 +25,10 @@ pub fn run(args: ProxyArgs, programs: &Programs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in process lists.
     let _ = rustix::thread::set_name(c"bulkhead");
     let path = settings::config_path(&args);
-    let file = settings::read(path.as_deref())?;
     if args.check {
-        return settings::check(&args, &file, path.as_deref());
+        return settings::check(&args, path.as_deref());
     }
+    let file = settings::read(path.as_deref())?;
     settings::start_logs(&args, &file);
     let failure = |error: io::Error| Failure::system(Exit::Failure, "cannot start", &error);
     let lifeline = args.private.then(|| io::stdin().as_fd().try_clone_to_owned()).transpose().map_err(failure)?;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use broker::{Config, Meter, Reload, Suspend};
-use config::File;
 use config::kubernetes::Kubernetes;
+use config::{ConfigError, File, Problem};
 use control::backend::Backend;
 use control::driver_filter::DriverFilter;
 use control::host_defaults::{HostDefaults, machine_memory};
@@ -16,6 +16,7 @@ use control::jail::Demand;
 use control::spawner::SLOTS;
 use control::zone::UNLIMITED;
 use control::{ZoneName, ZoneSettings};
+use serde_json::{Value, json};
 use spawner::{Helper, Settings};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -35,15 +36,44 @@ const WATCHDOG: u32 = 60;
 const RESUME_TIMEOUT: u32 = 600;
 
 /// Validates the configuration.
-pub fn check(args: &ProxyArgs, file: &File, path: Option<&Path>) -> Result<ExitCode, Failure> {
-    let config = broker(args, file)?;
-    let said = path.map_or("no configuration file".into(), |path| path.display().to_string());
-    let count = config.zones.len();
-    let zones = if count == 1 { "zone" } else { "zones" };
-    let line = format!("{said}: valid; backend {}, {count} {zones}\n", config.backend.name());
+pub fn check(args: &ProxyArgs, path: Option<&Path>) -> Result<ExitCode, Failure> {
+    let loaded = load(path);
+    let places = loaded.as_ref().err().map(problems).unwrap_or_default();
+    let checked = loaded.map_err(|error| invalid(&error)).and_then(|file| broker(args, &file));
+    let text = match (args.json, &checked) {
+        (true, checked) => format!("{:#}\n", report(path, checked, places)),
+        (false, Ok(config)) => {
+            let said = path.map_or("no configuration file".into(), |path| path.display().to_string());
+            let count = config.zones.len();
+            let zones = if count == 1 { "zone" } else { "zones" };
+            format!("{said}: valid; backend {}, {count} {zones}\n", config.backend.name())
+        }
+        (false, Err(_)) => String::new(),
+    };
     // The reader may have gone.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes());
-    Ok(ExitCode::SUCCESS)
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+    checked.map(|_| ExitCode::SUCCESS)
+}
+
+/// The same for programs: what is in force, or what is wrong.
+fn report(path: Option<&Path>, checked: &Result<Config, Failure>, places: Vec<Value>) -> Value {
+    match checked {
+        Ok(config) => json!({
+            "file": path, "valid": true, "backend": config.backend.name(),
+            "zones": config.zones.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+        }),
+        // What is wrong with the machine and not with the file has no place in it.
+        Err(failure) if places.is_empty() => {
+            json!({ "file": path, "valid": false, "problems": [{ "message": failure.line }] })
+        }
+        Err(_) => json!({ "file": path, "valid": false, "problems": places }),
+    }
+}
+
+fn problems(error: &ConfigError) -> Vec<Value> {
+    let ConfigError::Wrong { problems, .. } = error else { return Vec::new() };
+    let one = |Problem { line, column, what }: &Problem| json!({ "line": line, "column": column, "message": what });
+    problems.iter().map(one).collect()
 }
 
 /// The file that was given, or the default one if it exists. A private proxy of `run` has no file.
@@ -58,9 +88,16 @@ pub fn usual_config() -> Option<PathBuf> {
 
 /// Reads a file; without one, nothing is configured.
 pub fn read(path: Option<&Path>) -> Result<File, Failure> {
-    let file = path.map_or_else(|| Ok(File::default()), config::load);
-    // Every line on stderr starts with the program's name.
-    file.map_err(|error| Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: ")))
+    load(path).map_err(|error| invalid(&error))
+}
+
+fn load(path: Option<&Path>) -> Result<File, ConfigError> {
+    path.map_or_else(|| Ok(File::default()), config::load)
+}
+
+/// Every line on stderr starts with the program's name.
+fn invalid(error: &ConfigError) -> Failure {
+    Failure::new(Exit::Config, error.to_string().replace('\n', "\nbulkhead: "))
 }
 
 /// Starts the log of a daemon.

@@ -13,7 +13,7 @@ use xtask::progress::Progress;
 use xtask::{paths, stage, toolchain};
 
 use crate::source::Source;
-use crate::{chart, glibc, portable, provenance, rpm_package, sbom, sign, sums, tarball};
+use crate::{chart, glibc, out, portable, provenance, rpm_package, sbom, sign, sums, tarball};
 
 pub(crate) const IMAGES: &str = "images.json";
 
@@ -23,6 +23,8 @@ pub(crate) struct Options {
     pub sign: Option<PathBuf>,
     pub registry: String,
     pub builder: String,
+    /// Where the repository is, without `git+`.
+    pub source: Option<String>,
     pub tag: Option<String>,
     pub staged: bool,
     pub allow_dirty: bool,
@@ -35,6 +37,7 @@ impl Default for Options {
             sign: None,
             registry: images::REGISTRY.to_owned(),
             builder: "https://bulkhead.dev/builders/local".to_owned(),
+            source: None,
             tag: None,
             staged: false,
             allow_dirty: false,
@@ -48,6 +51,8 @@ pub(crate) fn release(options: &Options) -> Result<BTreeMap<String, String>> {
         ensure!(*tag == format!("v{VERSION}"), "the tag is {tag}, and Cargo.toml has version {VERSION}");
     }
     let source = Source::checked_out(options.allow_dirty)?;
+    // Before the long build.
+    out::check(&options.out)?;
     toolchain::ensure_compiler()?;
     let tree = if options.staged { paths::stage() } else { portable::build()? };
     for file in binaries(&tree) {
@@ -58,8 +63,7 @@ pub(crate) fn release(options: &Options) -> Result<BTreeMap<String, String>> {
         }
     }
     let out = &options.out;
-    let _ = fs::remove_dir_all(out);
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    out::clear(out)?;
     pack(options, &source, &tree)?;
     let files = sums::of(out)?;
     write(out, provenance::NAME, provenance::text(&source, options, &files)?)?;
@@ -72,6 +76,15 @@ pub(crate) fn release(options: &Options) -> Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
+/// What a cluster needs of a release, made of what is staged: the chart and the images.
+pub(crate) fn for_cluster(options: &Options) -> Result<()> {
+    out::check(&options.out)?;
+    let source = Source::checked_out(true)?;
+    toolchain::ensure_compiler()?;
+    out::clear(&options.out)?;
+    pack_for_cluster(options, &source, &paths::stage(), &Progress::of_parts("packing", 3)).map(drop)
+}
+
 /// Programs and libraries of a staged tree.
 pub(crate) fn binaries(tree: &Path) -> Vec<PathBuf> {
     let names = ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"];
@@ -81,6 +94,7 @@ pub(crate) fn binaries(tree: &Path) -> Vec<PathBuf> {
 
 fn pack(options: &Options, source: &Source, tree: &Path) -> Result<()> {
     let (out, time) = (&options.out, source.time);
+    // Tarball, deb, rpm, chart, two images, SBOM.
     let progress = Progress::of_parts("packing", 7);
     let glibc = if options.staged { "2.34" } else { GLIBC };
     write(out, &tarball::name(), tarball::bytes(tree, time)?)?;
@@ -89,37 +103,50 @@ fn pack(options: &Options, source: &Source, tree: &Path) -> Result<()> {
     progress.part_done();
     write(out, &rpm_package::name(), rpm_package::bytes(tree, time)?)?;
     progress.part_done();
+    let images = pack_for_cluster(options, source, tree, &progress)?;
+    write(out, sbom::NAME, sbom::text(source, &images)?)?;
+    progress.part_done();
+    Ok(())
+}
+
+/// Chart, images and their list: three parts of the progress. Archives have the name by which the examples and the quickstart
+/// call the image, wherever it is pushed: who imports one pulls nothing.
+fn pack_for_cluster(options: &Options, source: &Source, tree: &Path, progress: &Progress) -> Result<Vec<Built>> {
+    let (out, time) = (&options.out, source.time);
     let chart = chart::build(&options.registry, time, &source.date)?;
     write(out, &format!("bulkhead-{VERSION}.tgz"), &chart.tgz)?;
     write(out, &format!("bulkhead-chart-{VERSION}.oci.tar"), &chart.oci)?;
     progress.part_done();
     let set = Set {
         stage: tree.to_path_buf(),
-        dir: out.join("images"),
-        registry: options.registry.clone(),
-        recipe: recipe(source),
+        dir: out.join(out::SCRATCH),
+        registry: images::REGISTRY.to_owned(),
+        recipe: recipe(options, source),
+        revision: None,
     };
     fs::create_dir_all(&set.dir)?;
     let mut built = Vec::new();
-    for (name, image) in [("bulkhead", set.bulkhead()?), ("examples", set.examples()?)] {
+    for (name, make) in [("bulkhead", Set::bulkhead as fn(&Set) -> Result<Built>), ("examples", Set::examples)] {
+        let image = make(&set)?;
         let archive = out.join(format!("{name}-image-{VERSION}.oci.tar"));
         fs::rename(&image.archive, &archive)?;
-        built.push(Built { archive, ..image });
+        built.push(Built { archive, name: format!("{}/{name}:{VERSION}", options.registry), ..image });
         progress.part_done();
     }
     fs::remove_dir_all(&set.dir)?;
     write(out, IMAGES, list(&options.registry, &built, &chart.digest)?)?;
-    write(out, sbom::NAME, sbom::text(source, &built)?)
+    Ok(built)
 }
 
-fn recipe(source: &Source) -> Recipe {
+fn recipe(options: &Options, source: &Source) -> Recipe {
     let facts = [
         ("org.opencontainers.image.created", source.date.as_str()),
         ("org.opencontainers.image.licenses", "Apache-2.0 OR MIT"),
         ("org.opencontainers.image.revision", source.commit.as_str()),
         ("org.opencontainers.image.version", VERSION),
     ];
-    let annotations = facts.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let from = options.source.as_deref().map(|uri| ("org.opencontainers.image.source", uri));
+    let annotations = facts.into_iter().chain(from).map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     Recipe { time: source.time, created: Some(source.date.clone()), gzip: true, annotations }
 }
 

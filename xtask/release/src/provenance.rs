@@ -19,11 +19,14 @@ pub(crate) fn text(source: &Source, options: &Options, files: &BTreeMap<String, 
 fn statement(source: &Source, options: &Options, files: &BTreeMap<String, String>, compiler: &str) -> Value {
     let subject: Vec<Value> =
         files.iter().map(|(name, sum)| json!({ "name": name, "digest": { "sha256": sum } })).collect();
-    let repository = env!("CARGO_PKG_REPOSITORY");
-    let repository = if repository.is_empty() { "bulkhead" } else { repository };
-    let mut materials = vec![json!({
-        "uri": format!("git+{repository}@{}", source.commit), "digest": { "gitCommit": source.commit },
-    })];
+    let mut repository = json!({ "name": "source", "digest": { "gitCommit": source.commit } });
+    let mut external = json!({ "commit": source.commit, "registry": options.registry });
+    // Without an address there is none: a made-up one would lead nowhere.
+    if let Some(uri) = &options.source {
+        repository["uri"] = json!(format!("git+{uri}@{}", source.commit));
+        external["source"] = json!(uri);
+    }
+    let mut materials = vec![repository];
     let wheels = portable::TOOLS.into_iter().chain(toolchain::compilers());
     materials.extend(wheels.map(|(name, version, sha256)| {
         json!({ "uri": format!("pkg:pypi/{name}@{version}"), "digest": { "sha256": sha256 } })
@@ -39,7 +42,7 @@ fn statement(source: &Source, options: &Options, files: &BTreeMap<String, String
         "predicate": {
             "buildDefinition": {
                 "buildType": "https://bulkhead.dev/release/v1",
-                "externalParameters": { "commit": source.commit, "registry": options.registry },
+                "externalParameters": external,
                 "internalParameters": { "command": "cargo xtask release", "staged": options.staged },
                 "resolvedDependencies": materials,
             },
@@ -57,10 +60,15 @@ mod tests {
         let source = Source { commit: "c0ffee".into(), time: 0, date: String::new() };
         let files = BTreeMap::from([("a.deb".to_owned(), "12".to_owned()), ("b.rpm".to_owned(), "34".to_owned())]);
         let compiler = "rustc 1.0\nrelease: 1.0\ncommit-hash: abc\n";
-        let statement = statement(&source, &Options::default(), &files, compiler);
+        let options = Options { source: Some("https://git.example/bulkhead".into()), ..Options::default() };
+        let statement_of = |options: &Options| statement(&source, options, &files, compiler);
+        let statement = statement_of(&options);
         assert_eq!(statement["subject"][1], json!({ "name": "b.rpm", "digest": { "sha256": "34" } }));
         let definition = &statement["predicate"]["buildDefinition"];
         assert_eq!(definition["resolvedDependencies"][0]["digest"]["gitCommit"], "c0ffee");
+        assert_eq!(definition["resolvedDependencies"][0]["uri"], "git+https://git.example/bulkhead@c0ffee");
+        let nowhere = statement_of(&Options::default());
+        assert!(nowhere["predicate"]["buildDefinition"]["resolvedDependencies"][0].get("uri").is_none());
         let last = definition["resolvedDependencies"].as_array().unwrap().last().unwrap();
         assert_eq!(*last, json!({ "uri": "pkg:generic/rustc@1.0", "digest": { "gitCommit": "abc" } }));
     }

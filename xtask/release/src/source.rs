@@ -29,6 +29,15 @@ impl Source {
     }
 }
 
+/// A repository's address, if others can fetch from it.
+pub(crate) fn uri(text: &str) -> Result<String> {
+    let text = text.trim_end_matches('/');
+    if !["https://", "ssh://"].iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| rest.contains('/'))) {
+        bail!("{text:?} is not the address of a repository: write it like https://host/owner/name");
+    }
+    Ok(text.to_owned())
+}
+
 fn git(words: &[&str]) -> Result<String> {
     let said = sh::output(Command::new("git").arg("-C").arg(paths::root()).args(words))?;
     Ok(said.trim_end().to_owned())
@@ -43,6 +52,14 @@ fn date(time: u64) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_one_that_others_can_use() {
+        assert_eq!(uri("https://git.example/a/b/").unwrap(), "https://git.example/a/b");
+        for wrong in ["bulkhead", "/work/bulkhead", "https://", "git+https://git.example/a", "https://host"] {
+            assert!(uri(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_commit_has_a_name_and_a_time() {

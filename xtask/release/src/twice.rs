@@ -30,7 +30,7 @@ pub(crate) fn run(fresh: bool) -> Result<()> {
     }
     trial::same(&first, &second)?;
     let kept = clones[0].join(release);
-    verify::release(&kept, None)?;
+    verify::release(&kept, None, false)?;
     println!("{}", kept.display());
     Ok(())
 }

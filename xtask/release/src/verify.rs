@@ -8,35 +8,56 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::archive::sha256;
 use xtask::package::{GLIBC, VERSION};
-use xtask::{deb, paths, sh};
+use xtask::{deb, images, paths, sh};
 
 use crate::{glibc, make, provenance, registry, rpm_package, sbom, sign, sums, tarball};
 
 /// What validates SBOMs, from PyPI, with the schemas in it.
 const CYCLONEDX: &str = "cyclonedx-python-lib[json-validation]==11.6.0";
 
-/// Says what it checked, and what it could not for want of a tool. `key` is the public key that the release must be signed
-/// with.
-pub(crate) fn release(dir: &Path, key: Option<&Path>) -> Result<()> {
+/// Says what it checked, and what it could not for want of a tool, which fails if everything is required. `key` is the public
+/// key that the release must be signed with.
+pub(crate) fn release(dir: &Path, key: Option<&Path>, require_all: bool) -> Result<()> {
     let scratch = std::env::temp_dir().join(format!("release-verify-{}", std::process::id()));
     let _ = fs::remove_dir_all(&scratch);
     fs::create_dir_all(&scratch)?;
-    let checked = all(dir, key, &scratch);
+    let checked = all(dir, key, &scratch, Lacking { fails: require_all });
     fs::remove_dir_all(&scratch)?;
     checked
 }
 
-fn all(dir: &Path, key: Option<&Path>, scratch: &Path) -> Result<()> {
+/// What to do about a check that cannot be made.
+#[derive(Clone, Copy)]
+struct Lacking {
+    fails: bool,
+}
+
+impl Lacking {
+    fn say(self, what: &str) -> Result<()> {
+        ensure!(!self.fails, "not checked: {what}");
+        println!("not checked: {what}");
+        Ok(())
+    }
+
+    fn has(self, tool: &str) -> Result<bool> {
+        match sh::exists(tool) {
+            true => Ok(true),
+            false => self.say(&format!("there is no {tool}")).map(|()| false),
+        }
+    }
+}
+
+fn all(dir: &Path, key: Option<&Path>, scratch: &Path, lacking: Lacking) -> Result<()> {
     let files = checksums(dir)?;
     println!("{} files are as {} says", files.len(), sums::NAME);
-    signature(dir, key)?;
+    signature(dir, key, lacking)?;
     let statement = statement(dir, &files)?;
     println!("the provenance names all of them");
     let staged = statement["predicate"]["buildDefinition"]["internalParameters"]["staged"] == true;
     unpacked(dir, scratch, staged)?;
-    packages(dir)?;
-    images(dir, scratch)?;
-    chart(dir, scratch)?;
+    packages(dir, scratch, lacking)?;
+    archives(dir, scratch)?;
+    chart(dir, scratch, lacking)?;
     bill_of_materials(dir)
 }
 
@@ -54,11 +75,11 @@ fn checksums(dir: &Path) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-fn signature(dir: &Path, key: Option<&Path>) -> Result<()> {
+fn signature(dir: &Path, key: Option<&Path>, lacking: Lacking) -> Result<()> {
     let (signed, own) = (dir.join(sign::SIGNATURE).exists(), dir.join(sign::PUBLIC_KEY));
     match key {
-        None if !signed => println!("it is not signed"),
-        None => println!("not checked: the signature; --key names the public key that you trust"),
+        None if !signed => lacking.say("the signature; it is not signed")?,
+        None => lacking.say("the signature; --key names the public key that you trust")?,
         Some(key) => {
             ensure!(signed, "it is not signed");
             sign::verify(key, &dir.join(sums::NAME), &dir.join(sign::SIGNATURE))?;
@@ -104,16 +125,16 @@ fn unpacked(dir: &Path, scratch: &Path, staged: bool) -> Result<()> {
     Ok(())
 }
 
-fn packages(dir: &Path) -> Result<()> {
+fn packages(dir: &Path, scratch: &Path, lacking: Lacking) -> Result<()> {
     let (deb, rpm) = (dir.join(deb::name()), dir.join(rpm_package::name()));
-    if has("dpkg-deb") {
+    if lacking.has("dpkg-deb")? {
         let info = sh::output(Command::new("dpkg-deb").arg("--info").arg(&deb))?;
         ensure!(info.contains(&format!(" Version: {VERSION}\n")), "the deb says {info}");
         let list = sh::output(Command::new("dpkg-deb").arg("--contents").arg(&deb))?;
         ensure!(list.contains("usr/bin/bulkhead\n"), "the deb holds {list}");
         println!("dpkg-deb reads the deb");
     }
-    if has("rpm") {
+    if lacking.has("rpm")? {
         // With a database of its own: this machine's may not be there.
         let database = format!("_dbpath {}", std::env::temp_dir().join("release-no-rpmdb").display());
         let ask =
@@ -130,17 +151,61 @@ fn packages(dir: &Path) -> Result<()> {
         let list = sh::output(Command::new("sh").args(["-c", pipe]).arg(&rpm))?;
         ensure!(list.contains("./usr/bin/bulkhead\n"), "rpm2cpio finds {list}");
         println!("rpm and rpm2cpio read the rpm");
+        installs(&rpm, &scratch.join("rpm-root"), lacking)?;
     }
     Ok(())
 }
 
+/// rpm installs the package in an empty root, finds all of it, keeps what was changed in the configuration, and removes the
+/// rest. Scripts need systemd and are left out.
+fn installs(package: &Path, root: &Path, lacking: Lacking) -> Result<()> {
+    if sh::output(Command::new("id").arg("-u"))?.trim() != "0" {
+        return lacking.say("the rpm's installation; only root can change roots");
+    }
+    fs::create_dir_all(root)?;
+    // With a database in that root: Debian's rpm has one for each user. It also wants to be told that this is meant.
+    let rpm = |words: &[&str]| {
+        let common = ["--define", "_dbpath /database"];
+        sh::output(Command::new("rpm").arg("--root").arg(root).args(common).args(words))
+    };
+    let meant = Path::new("/etc/debian_version").exists().then_some("--force-debian");
+    let file = package.display().to_string();
+    let place = |words: &[&str]| rpm(&[words, meant.as_slice(), &["--nodeps", "--noscripts", &file]].concat());
+    place(&["-i"]).context("rpm does not install the package")?;
+    let said = sh::output(Command::new(root.join("usr/bin/bulkhead")).arg("--version"))?;
+    ensure!(said.trim() == format!("bulkhead {VERSION}"), "the rpm's program says that it is {said:?}");
+    let changed = rpm(&["-V", "--nodeps", "bulkhead"])?;
+    ensure!(changed.trim().is_empty(), "rpm finds other files than it installed: {changed}");
+    let config = root.join("etc/bulkhead/bulkhead.toml");
+    fs::write(&config, "# mine\n")?;
+    place(&["-U", "--replacepkgs"]).context("rpm does not upgrade the package")?;
+    ensure!(fs::read_to_string(&config)? == "# mine\n", "an upgrade replaces the configuration");
+    rpm(&["-e", "--nodeps", "--noscripts", "bulkhead"]).context("rpm does not remove the package")?;
+    let left = sh::output(Command::new("find").arg(root).args([
+        "-path",
+        "*/database",
+        "-prune",
+        "-o",
+        "-type",
+        "f",
+        "-print",
+    ]))?;
+    let left: Vec<&str> = left.lines().filter(|file| !file.ends_with("/bulkhead.toml.rpmsave")).collect();
+    ensure!(left.is_empty(), "removed, the rpm leaves {left:?}");
+    println!("rpm installs, upgrades and removes the package");
+    Ok(())
+}
+
 /// Every blob is what its name says, everything that is named is there, and the digests are those in the list.
-fn images(dir: &Path, scratch: &Path) -> Result<()> {
+fn archives(dir: &Path, scratch: &Path) -> Result<()> {
     let list: BTreeMap<String, Value> = serde_json::from_slice(&fs::read(dir.join(make::IMAGES))?)?;
     for (name, image) in &list {
         let archive = image["archive"].as_str().context("an image has no archive")?;
         let layout = layout(&dir.join(archive), &scratch.join(name))?;
         let digest = image["digest"].as_str().unwrap_or_default();
+        if name != "chart" {
+            imported(&layout, name)?;
+        }
         let manifest = blob(&layout, digest)?;
         let manifest: Value = serde_json::from_slice(&manifest)?;
         let parts = manifest["layers"].as_array().context("a manifest has no layers")?;
@@ -154,6 +219,18 @@ fn images(dir: &Path, scratch: &Path) -> Result<()> {
             image["tag"].as_str().unwrap_or_default()
         );
     }
+    Ok(())
+}
+
+/// An imported image has the name that the examples and the quickstart use, whatever the registry.
+fn imported(layout: &Path, image: &str) -> Result<()> {
+    let index: Value = serde_json::from_slice(&fs::read(layout.join("index.json"))?)?;
+    let named = &index["manifests"][0]["annotations"]["io.containerd.image.name"];
+    ensure!(
+        *named == images::name(image),
+        "the archive of {image} is imported as {named}, not as {}",
+        images::name(image)
+    );
     Ok(())
 }
 
@@ -172,10 +249,9 @@ fn blob(layout: &Path, digest: &str) -> Result<Vec<u8>> {
 }
 
 /// Helm pulls it from a registry that holds what the archive does, and gets what the other archive is.
-fn chart(dir: &Path, scratch: &Path) -> Result<()> {
+fn chart(dir: &Path, scratch: &Path, lacking: Lacking) -> Result<()> {
     let Some(helm) = helm() else {
-        println!("not checked: the chart; there is no helm");
-        return Ok(());
+        return lacking.say("the chart; there is no helm");
     };
     let address = registry::serve(&scratch.join("chart"))?;
     let pulled = scratch.join("pulled");
@@ -227,10 +303,14 @@ fn bill_of_materials(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn has(tool: &str) -> bool {
-    let there = sh::exists(tool);
-    if !there {
-        println!("not checked: there is no {tool}");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_fails_only_where_everything_is_required() {
+        assert!(!Lacking { fails: false }.has("no-such-tool").unwrap());
+        let said = Lacking { fails: true }.has("no-such-tool").unwrap_err().to_string();
+        assert_eq!(said, "not checked: there is no no-such-tool");
     }
-    there
 }

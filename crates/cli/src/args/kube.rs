@@ -137,4 +137,7 @@ pub(crate) struct InstallArgs {
     /// Keep running until terminated (for DaemonSet pods)
     #[arg(long)]
     pub stay: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }

@@ -8,6 +8,7 @@ mod container;
 mod driver;
 pub(crate) mod finding;
 mod loader;
+mod redact;
 pub(crate) mod scene;
 mod service;
 mod trial;

@@ -27,6 +27,11 @@ impl Scene {
         Self { root: root.to_owned(), variables, admin_socket, program: None }
     }
 
+    /// Whether it is no fake, so that programs of the machine tell of it.
+    pub(crate) fn is_this_machine(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// Resolves a path of the machine.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();

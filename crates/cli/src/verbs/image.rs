@@ -1,14 +1,15 @@
 //! `bulkhead image`: builds images for Xen guests.
 
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use guest::image::{self, Image, Parts};
+use guest::image::{self, Parts};
 use guest::packages::{self, Store};
 use guest::tenant;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, is_full};
 use crate::library;
 use crate::progress::Progress;
 use crate::xen_args::{ImageAction, ImageArgs, ImageBuildArgs, ImageRootArgs};
@@ -48,7 +49,9 @@ fn build(args: ImageBuildArgs) -> Result<ExitCode, Failure> {
     let image = image::build(&parts).map_err(|error| failure(&error))?;
     image.write(&args.output).map_err(|error| failure(&error))?;
     drop(progress);
-    super::man::print(summary(&image, &args.output).as_bytes())
+    let files = [(image::KERNEL, image.kernel.len()), (image::ROOT, image.root.len())]
+        .map(|(name, len)| Written::new(args.output.join(name), len));
+    report(&files, args.json)
 }
 
 fn root(args: &ImageRootArgs) -> Result<ExitCode, Failure> {
@@ -57,15 +60,28 @@ fn root(args: &ImageRootArgs) -> Result<ExitCode, Failure> {
     let what = || format!("cannot write {}", args.output.display());
     std::fs::write(&args.output, &archive).map_err(|error| Failure::system(Exit::Failure, &what(), &error))?;
     drop(progress);
-    super::man::print(
-        format!("{}: {}\n", args.output.display(), control::size::Size(archive.len() as u64)).as_bytes(),
-    )
+    report(&[Written::new(args.output.clone(), archive.len())], args.json)
 }
 
-fn summary(image: &Image, dir: &std::path::Path) -> String {
-    let size = |bytes: usize| control::size::Size(bytes as u64);
-    let (kernel, root) = (dir.join(image::KERNEL), dir.join(image::ROOT));
-    format!("{}: {}\n{}: {}\n", kernel.display(), size(image.kernel.len()), root.display(), size(image.root.len()))
+/// A file that was made.
+#[derive(serde::Serialize)]
+struct Written {
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Written {
+    fn new(path: PathBuf, len: usize) -> Self {
+        Self { path, bytes: len as u64 }
+    }
+}
+
+fn report(files: &[Written], json: bool) -> Result<ExitCode, Failure> {
+    if json {
+        return super::status::print_json(&serde_json::json!({ "files": files }));
+    }
+    let line = |file: &Written| format!("{}: {}\n", file.path.display(), control::size::Size(file.bytes));
+    super::man::print(files.iter().map(line).collect::<String>().as_bytes())
 }
 
 fn cache() -> Result<PathBuf, Failure> {
@@ -75,13 +91,39 @@ fn cache() -> Result<PathBuf, Failure> {
     Ok(base.ok_or_else(missing)?.join("bulkhead/packages"))
 }
 
-/// An error with its sources, in one line.
+/// An error with its sources, in one line. A full disk has a status of its own, however deep it is.
 fn failure(error: &dyn Error) -> Failure {
     let mut line = error.to_string();
+    let mut exit = Exit::Failure;
     let mut source = error.source();
     while let Some(error) = source {
         line += &format!(": {error}");
+        if error.downcast_ref::<io::Error>().is_some_and(is_full) {
+            exit = Exit::NoSpace;
+        }
         source = error.source();
     }
-    Failure::new(Exit::Failure, line)
+    Failure::new(exit, line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use guest::image::ImageError;
+    use guest::packages::PackageError;
+
+    #[test]
+    fn a_full_disk_has_its_status_wherever_it_is_noticed() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let path = PathBuf::from("/image");
+        for error in [
+            ImageError::Write(path.clone(), full()),
+            ImageError::Package(PackageError::Directory(path.clone(), full())),
+        ] {
+            let failure = failure(&error);
+            assert_eq!(failure.exit, Exit::NoSpace, "{}", failure.line);
+        }
+        let denied = ImageError::Write(path, io::ErrorKind::PermissionDenied.into());
+        assert_eq!(failure(&denied).exit, Exit::Failure);
+    }
 }

@@ -13,14 +13,57 @@ use crate::exit::{Exit, Failure};
 use crate::library;
 
 pub(crate) fn run(args: InstallArgs) -> Result<ExitCode, Failure> {
-    let said = if args.remove { remove(&args) } else { place(&args) };
-    let code = super::man::print(format!("{}\n", said?).as_bytes())?;
+    let outcome = if args.remove { remove(&args) } else { place(&args) }?;
+    let code = match args.json {
+        true => super::status::print_json(&outcome.json())?,
+        false => super::man::print(format!("{}\n", outcome.line()).as_bytes())?,
+    };
     if args.stay {
         let mut signals = Signals::new([SIGTERM, SIGINT])
             .map_err(|error| Failure::system(Exit::Failure, "cannot wait for signals", &error))?;
         signals.forever().next();
     }
     Ok(code)
+}
+
+/// What has become of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// A package is there, which is left as it is.
+    Packaged,
+    Running,
+    /// There is no systemd.
+    NotStarted,
+    Removed,
+    /// A package is left; what pods had is gone.
+    PackageLeft,
+}
+
+impl Outcome {
+    fn line(self) -> &'static str {
+        match self {
+            Self::Packaged => "the host has a Bulkhead package; nothing to do",
+            Self::Running => "installed; the proxy is running",
+            Self::NotStarted => {
+                "installed; no systemd on this host: start /opt/bulkhead/current/bin/bulkhead proxy yourself"
+            }
+            Self::Removed => "removed",
+            Self::PackageLeft => "removed the files of pods; remove the host's Bulkhead package separately",
+        }
+    }
+
+    fn json(self) -> serde_json::Value {
+        let (installed, package, running) = match self {
+            Self::Packaged | Self::PackageLeft => (true, true, None),
+            Self::Running => (true, false, Some(true)),
+            Self::NotStarted => (true, false, Some(false)),
+            Self::Removed => (false, false, Some(false)),
+        };
+        // Whether a package's proxy runs is not looked at.
+        serde_json::json!({
+            "installed": installed, "package": package, "running": running, "message": self.line(),
+        })
+    }
 }
 
 fn failure(error: InstallError) -> Failure {
@@ -32,7 +75,7 @@ fn failure(error: InstallError) -> Failure {
     }
 }
 
-fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
+fn place(args: &InstallArgs) -> Result<Outcome, Failure> {
     // An invalid configuration must not get to the host: the proxy would not start with it.
     if let Some(path) = &args.config {
         config::load(path)
@@ -40,22 +83,37 @@ fn place(args: &InstallArgs) -> Result<&'static str, Failure> {
     }
     let program = std::env::current_exe()
         .map_err(|error| Failure::system(Exit::Failure, "cannot find this program's own path", &error))?;
-    let parts = Parts {
-        program,
-        libraries: library::find()?,
-        config: args.config.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
+    let libraries = library::find()?;
+    let version = version(&libraries)?;
+    let parts = Parts { program, libraries, config: args.config.clone(), version };
     let changes = install::place(&args.host_root, &parts).map_err(failure)?;
     if changes.packaged {
-        return Ok("the host has a Bulkhead package; nothing to do");
+        return Ok(Outcome::Packaged);
     }
     let systemd = Systemd::enter(&args.host_root).map_err(failure)?;
     if !systemd.is_there() {
-        return Ok("installed; no systemd on this host: start /opt/bulkhead/current/bin/bulkhead proxy yourself");
+        return Ok(Outcome::NotStarted);
     }
     systemd.apply(changes).map_err(failure)?;
-    Ok("installed; the proxy is running")
+    Ok(Outcome::Running)
+}
+
+/// The version of what is installed, which is the name of its directory: the program's own, or that of a rebuild of it, which its
+/// packager has left beside the libraries.
+fn version(libraries: &Path) -> Result<String, Failure> {
+    let path = libraries.join("version");
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(env!("CARGO_PKG_VERSION").to_owned()),
+        text => {
+            text.map_err(|error| Failure::system(Exit::Failure, &format!("cannot read {}", path.display()), &error))?
+        }
+    };
+    let version = text.trim();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+~-".contains(&byte);
+    match version.starts_with(|first: char| first.is_ascii_digit()) && version.bytes().all(plain) {
+        true => Ok(version.to_owned()),
+        false => Err(Failure::new(Exit::Failure, format!("{}: {version:?} is not a version", path.display()))),
+    }
 }
 
 /// Waits for the DRA driver to end, but not for ever: it may be one that nobody is about to end.
@@ -67,7 +125,7 @@ fn until_driver_ended(root: &Path, traces: &Traces) {
     }
 }
 
-fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
+fn remove(args: &InstallArgs) -> Result<Outcome, Failure> {
     let traces = Traces {
         kubelet: args.kubelet_dir.clone(),
         checkpoints: args.checkpoint_dir.clone(),
@@ -77,7 +135,7 @@ fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
     until_driver_ended(&root, &traces);
     if install::is_packaged(&root) {
         install::clear(&root, &traces).map_err(failure)?;
-        return Ok("removed the files of pods; remove the host's Bulkhead package separately");
+        return Ok(Outcome::PackageLeft);
     }
     let systemd = Systemd::enter(&root).map_err(failure)?;
     // From here on the host's root is this process's root, if there is a systemd.
@@ -90,5 +148,35 @@ fn remove(args: &InstallArgs) -> Result<&'static str, Failure> {
     if systemd.is_there() {
         systemd.ask(&["daemon-reload"]).map_err(failure)?;
     }
-    Ok("removed")
+    Ok(Outcome::Removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rebuild_has_a_version_of_its_own() {
+        let directory = testkit::directory();
+        assert_eq!(version(&directory).unwrap(), env!("CARGO_PKG_VERSION"));
+        std::fs::write(directory.join("version"), "0.1.0-next\n").unwrap();
+        assert_eq!(version(&directory).unwrap(), "0.1.0-next");
+        for wrong in ["", "current", "..", "1/../../etc", "1 2"] {
+            std::fs::write(directory.join("version"), wrong).unwrap();
+            assert!(version(&directory).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_script_learns_what_the_line_says() {
+        let state = |outcome: Outcome| {
+            let json = outcome.json();
+            assert_eq!(json["message"], outcome.line());
+            (json["installed"].as_bool(), json["package"].as_bool(), json["running"].as_bool())
+        };
+        assert_eq!(state(Outcome::Running), (Some(true), Some(false), Some(true)));
+        assert_eq!(state(Outcome::NotStarted), (Some(true), Some(false), Some(false)));
+        assert_eq!(state(Outcome::Packaged), (Some(true), Some(true), None));
+        assert_eq!(state(Outcome::Removed), (Some(false), Some(false), Some(false)));
+    }
 }

@@ -21,23 +21,25 @@ pub(super) fn suspend(client: &AdminClient, name: &ZoneName, hold: bool, json: b
         other => return Err(admin::unexpected_about(other, client, &[name])),
     }
     let workers = wait(client, name, "suspending", |state| state == SuspendState::Suspending)?;
-    let away = |worker: &&WorkerStatus| worker.suspend.bytes > 0 || worker.suspended;
-    // Who has continued meanwhile was suspended as well.
-    let refused: Vec<&WorkerStatus> =
-        workers.iter().filter(|worker| !away(worker) && worker.suspend.refused.is_some()).collect();
     if json {
         super::status::print_json(&serde_json::json!({ "name": name, "clients": listed(&workers) }))?;
     } else {
         super::man::print(table(&workers).as_bytes())?;
     }
-    match refused.first() {
-        Some(worker) => {
-            let why = worker.suspend.refused.as_deref().unwrap_or_default();
-            let count = counted(refused.len() as u64, "client");
-            Err(Failure::new(Exit::Failure, format!("{count} of zone {name} not suspended: {why}")))
-        }
-        None => Ok(ExitCode::SUCCESS),
-    }
+    not_suspended(&workers, name).map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// The failure if a client refused. Who has continued meanwhile was suspended as well.
+fn not_suspended(workers: &[WorkerStatus], name: &ZoneName) -> Option<Failure> {
+    let away = |worker: &WorkerStatus| worker.suspend.bytes > 0 || worker.suspended;
+    let reasons: Vec<&str> = workers
+        .iter()
+        .filter(|worker| !away(worker))
+        .filter_map(|worker| worker.suspend.refused.as_deref())
+        .collect();
+    let why = reasons.first()?;
+    let count = counted(reasons.len() as u64, "client");
+    Some(Failure::new(Exit::ZoneRefused, format!("{count} of zone {name} not suspended: {why}")))
 }
 
 pub(super) fn resume(client: &AdminClient, name: &ZoneName, json: bool) -> Result<ExitCode, Failure> {
@@ -54,8 +56,7 @@ pub(super) fn resume(client: &AdminClient, name: &ZoneName, json: bool) -> Resul
     }
     let waiting = workers.iter().filter(|worker| worker.suspend.state == SuspendState::Waiting).count();
     if waiting > 0 {
-        let count = counted(waiting as u64, "client");
-        return Err(Failure::new(Exit::Failure, format!("{count} of zone {name} wait for GPU memory")));
+        return Err(still_waiting(waiting, name));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -83,16 +84,23 @@ fn wait(
         }
         if shows {
             let bytes: u64 = workers.iter().map(|worker| worker.charged).sum();
-            let (done, all) = (workers.len() - under_way, workers.len());
+            let far = how_far(workers.len() - under_way, workers.len());
             let seconds = start.elapsed().as_secs_f64();
-            let _ = write!(
-                io::stderr(),
-                "\rbulkhead: {what} {name}: {done} of {all} clients, {} ({seconds:.1} s)\x1b[K",
-                Size(bytes)
-            );
+            let _ = write!(io::stderr(), "\rbulkhead: {what} {name}: {far}, {} ({seconds:.1} s)\x1b[K", Size(bytes));
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// `0 of 1 client`, `1 of 2 clients`.
+fn how_far(done: usize, all: usize) -> String {
+    format!("{done} of {}", counted(all as u64, "client"))
+}
+
+fn still_waiting(waiting: usize, name: &ZoneName) -> Failure {
+    let verb = if waiting == 1 { "waits" } else { "wait" };
+    let line = format!("{} of zone {name} {verb} for GPU memory", counted(waiting as u64, "client"));
+    Failure::new(Exit::ZoneRefused, line)
 }
 
 /// Whether what follows a zone's name makes it the name of a part of it.
@@ -136,6 +144,31 @@ fn table(workers: &[WorkerStatus]) -> String {
 mod tests {
     use super::*;
     use control::admin::SuspendStatus;
+
+    #[test]
+    fn one_client_is_singular() {
+        assert_eq!([how_far(0, 1), how_far(1, 2)], ["0 of 1 client", "1 of 2 clients"]);
+        let name: ZoneName = "a".parse().unwrap();
+        assert_eq!(still_waiting(1, &name).line, "1 client of zone a waits for GPU memory");
+        assert_eq!(still_waiting(2, &name).line, "2 clients of zone a wait for GPU memory");
+    }
+
+    #[test]
+    fn a_refusal_has_the_status_of_refusals() {
+        let name: ZoneName = "a".parse().unwrap();
+        let worker = |refused: Option<&str>, bytes: u64| {
+            let suspend = SuspendStatus { refused: refused.map(str::to_owned), bytes, ..SuspendStatus::default() };
+            let stats = control::WorkerStats::default();
+            WorkerStatus { pid: 1, client_pid: 42, charged: 0, pinned: 0, suspended: false, suspend, stats }
+        };
+        let failure = not_suspended(&[worker(None, 0), worker(Some("busy"), 0)], &name).unwrap();
+        assert_eq!(
+            (failure.exit, failure.line.as_str()),
+            (Exit::ZoneRefused, "1 client of zone a not suspended: busy")
+        );
+        assert_eq!(still_waiting(1, &name).exit, Exit::ZoneRefused);
+        assert!(not_suspended(&[worker(Some("busy"), 1), worker(None, 0)], &name).is_none());
+    }
 
     #[test]
     fn a_line_says_where_memory_is_and_how_long_it_took() {

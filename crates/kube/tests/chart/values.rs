@@ -115,6 +115,8 @@ fn what_cannot_be_meant_is_refused_in_plain_words() {
             ("metrics.port=99999", "/metrics/port"),
             ("host.kubeletDir=kubelet", "/host/kubeletDir"),
             ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
+            ("host.stateDir=/srv/state", "host.stateDir=/srv/state, but the host service that host.install=true"),
+            ("host.libraryDir=/usr/lib/bulkhead", "set host.install=false if a package installs the service"),
             (&digest, "image.tag and image.digest are both set"),
         ] {
             let said = render(helm, "1.36.0", &[set]).expect_err(set);
@@ -125,6 +127,46 @@ fn what_cannot_be_meant_is_refused_in_plain_words() {
         assert!(said.contains("--reset-then-reuse-values"), "{said}");
         let said = render(helm, "1.27.0", &[]).unwrap_err();
         assert!(said.contains(">=1.28"), "{said}");
+    });
+}
+
+#[test]
+fn directories_of_a_package_are_where_the_operator_says() {
+    with_helm(|helm| {
+        let set = "host.install=false,host.stateDir=/srv/state,host.libraryDir=/usr/lib/bulkhead";
+        let made = objects(&render(helm, "1.36.0", &[set]).unwrap());
+        for set in of_kind(&made, "DaemonSet") {
+            let command = pod(set).unwrap()["containers"][0]["command"].to_string();
+            assert!(
+                command.contains("--state-dir=/srv/state") && command.contains("--library-dir=/usr/lib/bulkhead")
+            );
+        }
+        render(helm, "1.36.0", &["host.stateDir=/run/bulkhead/"]).unwrap();
+        render(helm, "1.36.0", &["host.remove=true,host.stateDir=/srv/state"]).unwrap();
+    });
+}
+
+/// With the device plugin, its pod has a resource; by claims alone, it has a claim; where there is neither, there is none.
+#[test]
+fn helm_test_has_a_pod_wherever_pods_can_have_gpus() {
+    with_helm(|helm| {
+        let pod_of = |kubernetes: &str, set: &str| {
+            let made = objects(&render(helm, kubernetes, &[set]).unwrap());
+            let hooks: Vec<Value> = made.into_iter().filter(|it| it["metadata"]["name"] == "bulkhead-test").collect();
+            let pod = of_kind(&hooks, "Pod").first().map(|pod| pod["spec"].clone());
+            (pod, of_kind(&hooks, "ResourceClaimTemplate").len())
+        };
+        let resources = |pod: &Value| pod["containers"][0]["resources"].clone();
+        let (pod, claims) = pod_of("1.36.0", "nodes=gpu");
+        assert_eq!((resources(&pod.unwrap()), claims), (json!({ "limits": { "bulkhead.dev/gpu-10gb": 1 } }), 0));
+        for set in ["devicePlugin.enabled=false", "config="] {
+            let (pod, claims) = pod_of("1.36.0", set);
+            let pod = pod.unwrap_or_else(|| panic!("{set}: no pod"));
+            assert_eq!((resources(&pod), claims), (json!({ "claims": [{ "name": "gpu" }] }), 1), "{set}");
+            assert_eq!(pod["resourceClaims"][0]["resourceClaimTemplateName"], "bulkhead-test", "{set}");
+        }
+        assert_eq!(pod_of("1.33.0", "devicePlugin.enabled=false"), (None, 0));
+        assert_eq!(pod_of("1.36.0", "devicePlugin.enabled=false,host.remove=true"), (None, 0));
     });
 }
 

@@ -33,6 +33,9 @@ pub struct ProxyArgs {
     /// Validate the configuration and exit
     #[arg(long)]
     pub check: bool,
+    /// With --check: print JSON
+    #[arg(long, requires = "check")]
+    pub json: bool,
     /// Directory for sockets and state (default: /run/bulkhead)
     #[arg(long, value_name = "PATH")]
     pub state_dir: Option<PathBuf>,

@@ -28,6 +28,14 @@ true
 {{- if and .Values.image.digest .Values.image.tag -}}
 {{- fail "image.tag and image.digest are both set: use one" -}}
 {{- end -}}
+{{- if and .Values.host.install (not .Values.host.remove) -}}
+{{- range $key, $ours := dict "stateDir" "/run/bulkhead" "libraryDir" "/opt/bulkhead/current/lib/bulkhead" -}}
+{{- $set := index $.Values.host $key | clean -}}
+{{- if ne $set $ours -}}
+{{- fail (printf "host.%s=%s, but the host service that host.install=true installs has %s: leave it, or set host.install=false if a package installs the service" $key $set $ours) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "bulkhead.image" -}}
@@ -129,13 +137,21 @@ ports:
     containerPort: {{ .Values.metrics.port }}
 {{- end -}}
 
-{{/* What `helm test` asks for: a resource, or nothing. */}}
+{{/* What the pod of `helm test` asks for: a resource, or nothing. */}}
 {{- define "bulkhead.testResource" -}}
-{{- if .Values.test.resource -}}
+{{- if not .Values.devicePlugin.enabled -}}
+{{- else if .Values.test.resource -}}
 {{ .Values.test.resource }}
 {{- else -}}
 {{- with regexFind "(?m)^\\s*\\[profiles\\.\"?[A-Za-z0-9._-]+" .Values.config -}}
 bulkhead.dev/{{ regexReplaceAll "^\\s*\\[profiles\\.\"?" . "" }}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether it asks for a claim instead: "true" or nothing. */}}
+{{- define "bulkhead.testClaim" -}}
+{{- if and (not (include "bulkhead.testResource" .)) (include "bulkhead.dra" .) -}}
+true
 {{- end -}}
 {{- end -}}

@@ -180,6 +180,12 @@ fn run(program: &Path, options: &Options) -> Result<()> {
             // It is unpacked once; small is for users.
             deb::pack(deb::Compression::None)?;
         }
+        if scenarios::need_next(&options.names) {
+            images::build_next()?;
+        }
+        if scenarios::need_release(&options.names) {
+            scenarios::make_release()?;
+        }
     }
     let mut words = vec![INSIDE.to_owned()];
     words.extend(options.keep.then(|| "--keep".to_owned()));
@@ -201,6 +207,9 @@ fn inside(options: &Options) -> Result<()> {
     let mut cluster = Cluster::start(&run, components::ensure(options.release)?, &cgroup)?;
     for image in images::archives() {
         cluster.import(&image)?;
+    }
+    if scenarios::need_next(&options.names) {
+        cluster.import(&images::next().archive)?;
     }
     if scenarios::need_bulkhead(&options.names) || options.keep {
         lab::install(&mut cluster)?;

@@ -7,7 +7,9 @@ use crate::helm::{Helm, RELEASE, chart};
 use crate::lab;
 use crate::wait::until;
 use anyhow::{Context, Result, ensure};
-use xtask::{images, sh};
+use std::fs;
+use std::path::Path;
+use xtask::images;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "chart-combinations", play: combinations },
@@ -77,18 +79,18 @@ fn with_helm(stage: &mut Stage) -> Result<()> {
     let go_on = |stage: &Stage| running.iter().try_for_each(|pod| stage.goes_on(pod));
     go_on(stage)?;
 
-    // Another version of the image, as far as the cluster can tell.
-    let (old, new) = (images::name("bulkhead"), "bulkhead.dev/bulkhead:next");
-    sh::output(stage.cluster.ctr().args(["--namespace", "k8s.io", "image", "tag", &old, new]))?;
-    helm.upgrade(stage.cluster, "image.tag=next").context("an upgrade")?;
-    ensure!(images_of(stage)?.iter().all(|image| image == new), "an upgrade left {:?}", images_of(stage)?);
-    lab::offered(stage.cluster)?;
+    let next = images::next();
+    helm.upgrade(stage.cluster, &format!("image.tag={}", next.version)).context("an upgrade")?;
+    replaced(stage, &next.name, &next.version).context("an upgrade")?;
     go_on(stage).context("after an upgrade")?;
+    still_computes(stage, "steady").context("after an upgrade")?;
+    stage.apply(&pods::with_part("newer", &["vecadd"]))?;
+    stage.passes("newer").context("after an upgrade")?;
     helm.run(&["rollback", RELEASE, "1", "-n", lab::NAMESPACE])?;
     lab::rolled_out(stage.cluster)?;
-    ensure!(images_of(stage)?.iter().all(|image| *image == old), "a rollback left {:?}", images_of(stage)?);
-    lab::offered(stage.cluster)?;
+    replaced(stage, &images::name("bulkhead"), env!("CARGO_PKG_VERSION")).context("a rollback")?;
     go_on(stage).context("after a rollback")?;
+    still_computes(stage, "steady").context("after a rollback")?;
 
     // A node that loses its label loses Bulkhead's pods; programs on it go on.
     stage.cluster.kubectl.text(&["label", "node", NODE, "bulkhead.dev/gpu-"])?;
@@ -109,6 +111,37 @@ fn with_helm(stage: &mut Stage) -> Result<()> {
     stage.cluster.service(lab::BROKER)?.stop()?;
     helm.uninstall(stage.cluster)?;
     nothing_of_ours(stage)
+}
+
+/// The DaemonSets run this image, their init container has laid this version on the host, and once systemd has done its part, a
+/// proxy of this version serves and offers the node's GPUs.
+fn replaced(stage: &mut Stage, image: &str, version: &str) -> Result<()> {
+    let images = images_of(stage)?;
+    ensure!(images.iter().all(|there| there == image), "the DaemonSets run {images:?}, not {image}");
+    let current = fs::read_link("/opt/bulkhead/current").context("nothing is installed")?;
+    ensure!(current == Path::new(version), "{} is installed, not {version}", current.display());
+    let others = fs::read_dir("/opt/bulkhead")?.flatten().filter(|entry| entry.file_name() != "current").count();
+    ensure!(others == 1, "{others} versions are left on the host");
+    let before = lab::process("proxy")?;
+    let service = stage.cluster.service(lab::BROKER)?;
+    service.stop()?;
+    service.start()?;
+    until("a proxy that serves", || Ok(lab::zones().ok().map(drop)))?;
+    let pid = lab::process("proxy")?;
+    let program = fs::read_link(format!("/proc/{pid}/exe"))?;
+    ensure!(
+        pid != before && program.starts_with(format!("/opt/bulkhead/{version}")),
+        "it runs {}",
+        program.display()
+    );
+    lab::offered(stage.cluster)
+}
+
+/// A new program in a pod that has been running all the time.
+fn still_computes(stage: &Stage, pod: &str) -> Result<()> {
+    let said = stage.cluster.kubectl.text(&["exec", "-n", stage.namespace, pod, "--", "vecadd"])?;
+    ensure!(said.lines().last() == Some("PASS"), "a new program in {pod} said\n{said}");
+    Ok(())
 }
 
 /// The images of the pods of our DaemonSets that are not about to end.

@@ -18,6 +18,7 @@ mod soak;
 mod truth_table;
 
 pub(crate) use machines::SHIM;
+pub(crate) use quickstart::make_release;
 
 use super::cluster::Cluster;
 use super::lab;
@@ -198,6 +199,16 @@ pub(crate) fn need_docker(names: &[String]) -> bool {
 /// Whether one of these scenarios installs the package for Debian.
 pub(crate) fn need_package(names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| name.starts_with("service"))
+}
+
+/// Whether one of these scenarios upgrades to another version.
+pub(crate) fn need_next(names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name == "helm")
+}
+
+/// Whether one of these scenarios begins with a release's files.
+pub(crate) fn need_release(names: &[String]) -> bool {
+    names.is_empty() || quickstart::SCENARIOS.iter().any(|one| names.iter().any(|name| is_named(one, name)))
 }
 
 /// Plays the scenarios of these names, or all; prints a table, and gives whether all went well.

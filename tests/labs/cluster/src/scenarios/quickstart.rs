@@ -2,14 +2,14 @@
 //! else.
 
 use super::{Scenario, Stage};
-use crate::helm::{Helm, RELEASE, chart};
+use crate::helm::{Helm, RELEASE};
 use crate::lab;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use xtask::page::{self, Step};
-use xtask::{images, paths};
+use xtask::{paths, sh};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -26,10 +26,24 @@ const SYSTEMD: &str = "until [ -x /opt/bulkhead/current/bin/bulkhead ]; do sleep
                        exec /opt/bulkhead/current/bin/bulkhead proxy --state-dir /run/bulkhead";
 const PROXY: &str = "proxy-of-the-page";
 
+/// Where releases of others are pushed: no page and no example may count on the name of ours.
+const REGISTRY: &str = "registry.example/published";
+
+fn released() -> PathBuf {
+    paths::target().join("release-of-the-page")
+}
+
+/// Makes a release's files, as far as the pages use them. Outside of the node, which has no compilers.
+pub(crate) fn make_release() -> Result<()> {
+    let mut cargo = sh::cargo();
+    cargo.args(["run", "--quiet", "--locked", "--package", "release", "--", "cluster-files"]);
+    sh::run(cargo.args(["--registry", REGISTRY, "--out"]).arg(released()))
+}
+
 /// Follows the part of a page that begins with this heading, on a cluster without Bulkhead. Leaves one with it.
 fn follow(stage: &mut Stage, page: &str, heading: &str) -> Result<()> {
     lab::uninstall(stage.cluster)?;
-    files(stage)?;
+    files()?;
     match stage.cluster.service(PROXY) {
         Ok(service) => service.start()?,
         Err(_) => stage.cluster.launch(PROXY, &["sh", "-c", SYSTEMD])?,
@@ -48,15 +62,14 @@ fn follow(stage: &mut Stage, page: &str, heading: &str) -> Result<()> {
     followed
 }
 
-/// A release's files, as far as the page uses them.
-fn files(stage: &Stage) -> Result<()> {
+/// What the reader has downloaded.
+fn files() -> Result<()> {
     let _ = fs::remove_dir_all(HERE);
     fs::create_dir_all(HERE)?;
-    Helm::of(stage.cluster).run(&["package", &chart(), "--destination", HERE])?;
-    for archive in images::archives() {
-        let name = archive.file_stem().context("an archive has a name")?.to_string_lossy();
-        let released = format!("{name}-image-{}.oci.tar", env!("CARGO_PKG_VERSION"));
-        std::os::unix::fs::symlink(&archive, Path::new(HERE).join(released))?;
+    let files = fs::read_dir(released()).context("there are no files of a release: run without --no-build")?;
+    for file in files {
+        let file = file?;
+        std::os::unix::fs::symlink(file.path(), Path::new(HERE).join(file.file_name()))?;
     }
     Ok(())
 }
