@@ -170,9 +170,8 @@ mod tests {
         let scheduler = Scheduler::start(None).unwrap();
         let (shared, bell) = (scheduler.shared.clone(), scheduler.verdict_bell.try_clone().unwrap());
         const ROUNDS: u64 = 20_000;
+        let taken = &std::sync::atomic::AtomicU64::new(0);
         std::thread::scope(|scope| {
-            let taken = std::sync::atomic::AtomicU64::new(0);
-            let taken = &taken;
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     shared.decisions.lock().stops.push((round, true));
