@@ -96,9 +96,10 @@ impl Broker {
     pub(crate) fn check_quota(&self, zone: &ZoneName) -> Result<(), Refusal> {
         let mut uses: BTreeMap<ZoneName, ZoneUse> = BTreeMap::new();
         for (name, zone) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
-            let owner = match zone.settings().labels.namespace.as_str() {
-                "" => Owner::Zone(name.clone()),
-                namespace => Owner::Namespace(namespace.to_owned()),
+            let owner = match (zone.settings().labels.namespace.as_str(), zone.settings().access.uid) {
+                ("", None) => Owner::Zone(name.clone()),
+                ("", Some(user)) => Owner::User(user),
+                (namespace, _) => Owner::Namespace(namespace.to_owned()),
             };
             let guaranteed = zone.limits().workers.unwrap_or(quota::GUARANTEED) as usize;
             uses.insert(name.clone(), ZoneUse { owner, guaranteed, used: 0 });
