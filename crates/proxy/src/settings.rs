@@ -202,6 +202,11 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
         preemptor: Some(Helper { arguments: vec!["preemptor".into()], libraries: None }),
         preemption_test: Some(preemption_test(&backend)),
         json_logs: json_logs(args, file),
+        host_processes: match file.host_processes {
+            None => Some(host_defaults(&backend, false).node_processes()),
+            Some(UNLIMITED) => None,
+            own => own,
+        },
         host_memory: match file.host_memory {
             None => Some(host_defaults(&backend, false).node_memory()),
             Some(UNLIMITED) => None,
@@ -218,7 +223,7 @@ fn host_defaults(backend: &Backend, suspends: bool) -> HostDefaults {
         Backend::Nvidia { .. } if suspends => u64::MAX,
         Backend::Nvidia { .. } => 0,
     };
-    HostDefaults { machine: machine_memory(), gpu_memory }
+    HostDefaults { gpu_memory, ..HostDefaults::default() }
 }
 
 fn mover(backend: &Backend) -> Helper {

@@ -15,7 +15,7 @@ use control::ZoneName;
 use control::jail::Demand;
 use control::packet;
 use control::spawner::HostLimits;
-use control::zone::{Access, UNLIMITED, ZoneLimits, ZoneSettings};
+use control::zone::{Access, ZoneLimits, ZoneSettings};
 
 impl Broker {
     /// Opens the zones of a predecessor.
@@ -285,23 +285,31 @@ impl Broker {
         }
     }
 
-    /// Makes a zone's limits of host memory and processor time count, for the workers that it has as well.
+    /// Makes a zone's limits of host memory, processor time and processes count, for the workers that it has as well.
     pub(crate) fn limit_zone(&mut self, zone: &ZoneName, limits: &ZoneLimits) -> io::Result<()> {
         if self.zones.get(zone).is_some_and(|zone| zone.parent.is_some()) {
             return Ok(());
         }
         let in_force = HostLimits::from(&self.config.host_defaults.in_force(limits));
         let mut made = self.launcher.spawner().set_zone(zone, in_force);
-        if let Err(error) = &made
-            && limits.host_memory.is_none()
-        {
-            // A default that cannot hold keeps no zone from being made; what was asked for does.
+        // A default that cannot hold keeps no zone from being made; what was asked for does.
+        let without_processes = HostLimits { processes: None, ..in_force };
+        let without_memory = HostLimits { memory: None, ..in_force };
+        let fewer = [
+            (limits.host_processes.is_none(), without_processes),
+            (limits.host_memory.is_none(), without_memory),
+            (
+                limits.host_processes.is_none() && limits.host_memory.is_none(),
+                HostLimits { processes: None, ..without_memory },
+            ),
+        ];
+        for (_, fewer) in fewer.into_iter().filter(|(is_default, _)| *is_default) {
+            let Err(error) = &made else { break };
             if self.launcher.spawner().facts().privileged {
                 static SAID: Once = Once::new();
-                SAID.call_once(|| tracing::info!(%error, "the default limit of host memory is not in force"));
+                SAID.call_once(|| tracing::info!(%error, "a default limit of the host is not in force"));
             }
-            let said = limits.host_memory.filter(|limit| *limit != UNLIMITED);
-            made = self.launcher.spawner().set_zone(zone, HostLimits { memory: said, cpu: limits.host_cpu });
+            made = self.launcher.spawner().set_zone(zone, fewer);
         }
         match made {
             Ok(false) => Ok(()),
