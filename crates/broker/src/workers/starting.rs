@@ -40,6 +40,13 @@ impl Broker {
         demand
     }
 
+    /// Whether workers start. Those of a zone whose GPUs are gone cannot, which is no fault of the node.
+    pub(crate) fn can_start_workers(&self) -> bool {
+        let mut kinds = self.zones.spare_kinds();
+        kinds.retain(|kind| kind.gpus.is_empty() || !self.config.backend.gpus(&kind.gpus).is_empty());
+        self.workers.spares.is_healthy(&kinds)
+    }
+
     /// Ends spares that nobody waits for any more, beyond those that are kept.
     pub(crate) fn end_idle_spares(&mut self) {
         let demand = self.demand();
@@ -49,9 +56,9 @@ impl Broker {
     /// Starts spare workers, unless they have just failed.
     pub(crate) fn keep_spares(&mut self) {
         while let Some(kind) = self.workers.spares.next(&self.demand(), Instant::now()) {
-            if let Err(error) = self.spawn_worker(kind) {
+            if let Err(error) = self.spawn_worker(kind.clone()) {
                 tracing::error!(%error, "cannot start a spare worker");
-                self.workers.spares.worker_failed(Instant::now());
+                self.workers.spares.worker_failed(&kind, Instant::now());
             }
         }
     }
