@@ -138,6 +138,13 @@ pub struct Broker {
 impl Broker {
     /// Takes the state directory, adopts what a predecessor left, starts the first worker and listens.
     pub fn start(config: Config, spawner: Arc<dyn Spawner>) -> Result<Self, StartError> {
+        let mut broker = Self::assemble(config, spawner)?;
+        broker.start_first_worker()?;
+        Ok(broker)
+    }
+
+    /// All of it but the first worker.
+    fn assemble(config: Config, spawner: Arc<dyn Spawner>) -> Result<Self, StartError> {
         raise_descriptor_limit();
         let now = Instant::now();
         let state_dir = StateDir::open(&config.state_dir, config.private)?;
@@ -166,7 +173,6 @@ impl Broker {
             scheduler,
         };
         broker.adopt().map_err(|source| StartError::Serve { path: broker.state_dir.path().to_owned(), source })?;
-        broker.start_first_worker()?;
         Ok(broker)
     }
 

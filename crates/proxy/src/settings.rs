@@ -38,6 +38,9 @@ const RESUME_TIMEOUT: u32 = 600;
 pub fn check(args: &ProxyArgs, file: &File, path: Option<&Path>) -> Result<ExitCode, Failure> {
     let config = broker(args, file)?;
     let said = path.map_or("no configuration file".into(), |path| path.display().to_string());
+    if let Some(misfit) = config.misfit() {
+        return Err(Failure::new(Exit::Config, format!("{said}: {misfit}")));
+    }
     let count = config.zones.len();
     let zones = if count == 1 { "zone" } else { "zones" };
     let line = format!("{said}: valid; backend {}, {count} {zones}\n", config.backend.name());
