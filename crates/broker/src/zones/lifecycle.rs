@@ -377,7 +377,7 @@ mod tests {
         let zones = zones.map(|(name, settings)| (name.parse().unwrap(), settings));
         let (mut broker, _) = testing::broker(&directory.join("s"), zones.to_vec());
         let fits: ZoneName = "fits".parse().unwrap();
-        assert_eq!(broker.zones.names(), [fits.clone()]);
+        assert_eq!(broker.zones.names(), std::slice::from_ref(&fits));
         let said = broker.config.misfit().unwrap();
         assert_eq!(said, "zone large: 2 GiB is more memory than GPU 0 has (1 GiB)");
         assert!(!broker.state_dir.zone_socket(&"large".parse().unwrap()).exists(), "nor half made");
