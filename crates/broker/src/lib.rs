@@ -61,6 +61,7 @@ pub use sharing::Strangers;
 pub use state_dir::{StateDir, StateDirError};
 pub use suspend::Suspend;
 use suspend::Suspension;
+pub use workers::FallenWorkers;
 use workers::{Place, RejoinListener, Workers};
 use zones::ZoneStore;
 
