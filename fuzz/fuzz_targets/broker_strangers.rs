@@ -1,8 +1,10 @@
 //! Messages of workers that have fallen, and of clients that publish or wait, as the broker decides about them: nobody gets
-//! what its zone may not have, nobody pays for another, and nothing is left of those who are gone.
+//! what its zone may not have, nobody pays for another, no message changes what another worker has, and nothing is left of those
+//! who are gone. Of what workers say, `JAILED`, `READY`, `REJOIN`, `DRIVER_FILE` and `ANNOUNCED` are left out: they are about
+//! processes and files.
 #![no_main]
 
-use broker::Strangers;
+use broker::{FallenWorkers, Strangers};
 use control::messages::{Shared, ToBroker, Token, event_page, shared, to_broker};
 use control::rendezvous::{RendezvousMessage, kind};
 use idm::bootstrap::Message;
@@ -14,11 +16,12 @@ const WORKERS: u64 = 6;
 
 fuzz_target!(|steps: Vec<(u8, u8, u8, [u8; 12])>| {
     let mut strangers = Strangers::default();
+    let mut fallen = FallenWorkers::default();
     let mut tokens: Vec<Token> = Vec::new();
     for (what, who, which, bytes) in steps.into_iter().take(200) {
         let peer = u64::from(who) % WORKERS;
         let token = tokens.get(usize::from(which) % tokens.len().max(1)).copied().unwrap_or([which; 16]);
-        match what % 8 {
+        match what % 12 {
             0 | 1 => {
                 let (message, file) = export(token, which, &bytes);
                 tokens.extend(strangers.worker_says(peer, &message, file));
@@ -38,11 +41,19 @@ fuzz_target!(|steps: Vec<(u8, u8, u8, [u8; 12])>| {
                     strangers.client_says(client, message);
                 }
             }
+            8 | 9 => fallen.says(peer, &memory_message(which, &bytes)),
+            10 => match which % 4 {
+                0 => fallen.suspend(peer),
+                1 => fallen.wait(bytes[0]),
+                2 => fallen.adopt(peer),
+                _ => fallen.ends(peer),
+            },
             _ if which & 1 == 0 => strangers.client_leaves(u64::from(who % 24)),
             _ => strangers.client_reads(u64::from(who % 24)),
         }
     }
     strangers.end(WORKERS);
+    fallen.end(WORKERS);
 });
 
 /// Something to share, right in most of its fields.
@@ -72,6 +83,36 @@ fn export(page: Token, which: u8, bytes: &[u8; 12]) -> (ToBroker, Option<std::os
         file
     });
     (message, file)
+}
+
+/// What a worker says of its memory, of being suspended, or of its driver's objects.
+fn memory_message(which: u8, bytes: &[u8; 12]) -> ToBroker {
+    let kinds = [
+        to_broker::CHARGE,
+        to_broker::CHARGE,
+        to_broker::RELEASE,
+        to_broker::USAGE,
+        to_broker::SUSPENDED,
+        to_broker::BUSY,
+        to_broker::NOT_SUSPENDED,
+        to_broker::MOVED,
+        to_broker::NEED_ROOM,
+        to_broker::DRIVER_OBJECT,
+        u32::from(bytes[0]),
+    ];
+    let mut message = ToBroker::new(kinds[usize::from(which) % kinds.len()]);
+    message.account = u32::from(bytes[1] % 5);
+    message.version = u32::from(bytes[2] & 3);
+    let value = u64::from_le_bytes([bytes[3], bytes[4], bytes[5], 0, 0, 0, 0, 0]);
+    message.value = if bytes[6] == 0 { u64::MAX - value } else { value >> (bytes[6] & 7) };
+    message.details = Shared {
+        kind: u64::from(bytes[7] & 3),
+        size: u64::from(bytes[8]) << 28,
+        offset: u64::from(bytes[9]),
+        len: u64::from(bytes[10]) << 56,
+        flags: u64::from(bytes[11]),
+    };
+    message
 }
 
 fn client_message(token: Token, which: u8, bytes: &[u8; 12]) -> RendezvousMessage {

@@ -61,6 +61,7 @@ pub use sharing::Strangers;
 pub use state_dir::{StateDir, StateDirError};
 pub use suspend::Suspend;
 use suspend::Suspension;
+pub use workers::FallenWorkers;
 use workers::{Place, RejoinListener, Workers};
 use zones::ZoneStore;
 
@@ -138,6 +139,13 @@ pub struct Broker {
 impl Broker {
     /// Takes the state directory, adopts what a predecessor left, starts the first worker and listens.
     pub fn start(config: Config, spawner: Arc<dyn Spawner>) -> Result<Self, StartError> {
+        let mut broker = Self::assemble(config, spawner)?;
+        broker.start_first_worker()?;
+        Ok(broker)
+    }
+
+    /// All of it but the first worker.
+    fn assemble(config: Config, spawner: Arc<dyn Spawner>) -> Result<Self, StartError> {
         raise_descriptor_limit();
         let now = Instant::now();
         let state_dir = StateDir::open(&config.state_dir, config.private)?;
@@ -166,7 +174,6 @@ impl Broker {
             scheduler,
         };
         broker.adopt().map_err(|source| StartError::Serve { path: broker.state_dir.path().to_owned(), source })?;
-        broker.start_first_worker()?;
         Ok(broker)
     }
 

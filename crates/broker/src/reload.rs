@@ -65,14 +65,18 @@ impl LiveConfig {
         Ok(())
     }
 
-    /// Reads the configuration again.
-    fn reload(&mut self) -> Result<(), Invalid> {
-        let Some((signals, read)) = &mut self.source else { return Ok(()) };
+    /// Reads the configuration again; none when it is invalid.
+    fn read(&mut self) -> Option<Reload> {
+        let (signals, read) = self.source.as_mut()?;
         // Several requests that came together are one.
         let mut bytes = [0; 64];
         while matches!(rustix::io::read(&*signals, &mut bytes), Ok(count) if count > 0) {}
-        let reload = read();
-        self.take(reload)
+        read()
+    }
+
+    /// Zones that are not as they were in the configuration that is in force.
+    fn changed<'a>(&'a self, reload: &'a Reload) -> impl Iterator<Item = &'a (ZoneName, ZoneSettings)> {
+        reload.zones.iter().filter(|zone| !self.config.zones.contains(zone))
     }
 }
 
@@ -86,7 +90,22 @@ impl Broker {
     }
 
     pub(super) fn on_reload(&mut self) {
-        if let Err(error) = self.config.reload() {
+        let reload = self.config.read();
+        self.apply(reload);
+    }
+
+    /// Makes a new configuration count, all of it or nothing.
+    fn apply(&mut self, reload: Option<Reload>) {
+        // A zone that was there before is no reason to refuse others: its GPU may have gone since.
+        let misfit = reload.as_ref().and_then(|reload| {
+            self.config
+                .changed(reload)
+                .find_map(|(name, settings)| Some((name.clone(), self.check_fits(settings).err()?)))
+        });
+        if let Some((zone, error)) = &misfit {
+            tracing::error!(%zone, %error, "zone does not fit this node");
+        }
+        if let Err(error) = self.config.take(reload.filter(|_| misfit.is_none())) {
             return tracing::error!("{error}");
         }
         for (name, settings) in self.config.zones.clone() {
@@ -106,9 +125,34 @@ impl Broker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::ZoneLimits;
     use control::backend::Backend;
     use control::host_defaults::HostDefaults;
     use control::jail::Demand;
+
+    #[test]
+    fn a_configuration_with_a_zone_that_does_not_fit_is_refused_as_a_whole() {
+        let directory = testkit::directory();
+        let of = |memory: u64| ZoneSettings::from(ZoneLimits { memory: Some(memory), ..ZoneLimits::default() });
+        let names: [ZoneName; 2] = ["a", "gone"].map(|name| name.parse().unwrap());
+        let elsewhere = || {
+            let mut settings = ZoneSettings::default();
+            settings.bindings.gpus = vec![7];
+            settings
+        };
+        let zones = vec![(names[0].clone(), of(1 << 20)), (names[1].clone(), elsewhere())];
+        let (mut broker, _) = crate::testing::broker(&directory.join("s"), zones);
+        let mut reload = |a: u64, gone: ZoneSettings| {
+            let zones = vec![(names[0].clone(), of(a)), (names[1].clone(), gone)];
+            broker.apply(Some(Reload { zones, grants: Vec::new(), spare_workers: 1, max_clients_per_zone: 5 }));
+            (broker.zones.get(&names[0]).unwrap().limits().memory, broker.config.reloads())
+        };
+        // The GPU of the other one was gone before.
+        assert_eq!(reload(2 << 20, elsewhere()), (Some(2 << 20), (1, 0)));
+        assert_eq!(reload(2 << 30, elsewhere()), (Some(2 << 20), (2, 1)), "more than the GPU has");
+        assert_eq!(reload(3 << 20, of(2 << 30)), (Some(2 << 20), (3, 2)), "nothing of it counts");
+        assert_eq!(reload(3 << 20, elsewhere()), (Some(3 << 20), (4, 2)));
+    }
 
     #[test]
     fn an_invalid_configuration_changes_nothing_and_is_counted() {

@@ -15,7 +15,7 @@
 //! | `jail/` | – | an empty directory over which each worker mounts its own root |
 
 use control::lock::try_lock;
-use control::state_dir::{remove, remove_files};
+use control::state_dir::{remove, remove_files, remove_strangers_lock};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -59,6 +59,9 @@ impl StateDir {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
+            lock = try_take(&path.join("lock")).map_err(unusable)?;
+        }
+        if lock.is_none() && remove_strangers_lock(&path).map_err(unusable)? {
             lock = try_take(&path.join("lock")).map_err(unusable)?;
         }
         let Some(lock) = lock else { return Err(StateDirError::Taken(path)) };
@@ -291,6 +294,26 @@ mod tests {
         let second = StateDir::open(&path, true).unwrap();
         second.remove();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stranger_who_holds_the_old_lock_keeps_no_broker_out() {
+        let directory = testkit::directory();
+        let path = directory.join("s");
+        StateDir::open(&path, true).unwrap().retire();
+        let lock = path.join("lock");
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+        let holder = File::open(&lock).unwrap();
+        assert!(try_lock(&holder).unwrap());
+        // A broker of that version, which lives.
+        let earlier = packet::listen(&path.join("admin.sock"), 0o600, 1).unwrap();
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))), "its broker is there");
+        // It was killed, and a stranger has the lock.
+        drop(earlier);
+        let state = StateDir::open(&path, true).unwrap();
+        assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(StateDir::open(&path, true), Err(StateDirError::Taken(_))), "a private lock is a broker's");
+        state.remove();
     }
 
     #[test]

@@ -18,12 +18,18 @@ pub(crate) struct FakeSpawner {
 struct State {
     started: u64,
     killed: Vec<u64>,
+    limited: Vec<(ZoneName, HostLimits)>,
 }
 
 impl FakeSpawner {
     /// The processes that were killed, by the order of their start.
     pub(crate) fn killed(&self) -> Vec<u64> {
         self.state.lock().killed.clone()
+    }
+
+    /// The limits of the host that zones were given, in order.
+    pub(crate) fn limited(&self) -> Vec<(ZoneName, HostLimits)> {
+        self.state.lock().limited.clone()
     }
 }
 
@@ -74,7 +80,8 @@ impl Spawner for FakeSpawner {
         false
     }
 
-    fn set_zone(&self, _: &ZoneName, _: HostLimits) -> io::Result<bool> {
+    fn set_zone(&self, zone: &ZoneName, limits: HostLimits) -> io::Result<bool> {
+        self.state.lock().limited.push((zone.clone(), limits));
         Ok(false)
     }
 
@@ -113,4 +120,35 @@ impl Spawner for FakeSpawner {
     fn tidy(&self, _: Instant) {}
 
     fn retire(&self, _: bool) {}
+}
+
+/// A broker with a GPU of 1 GiB and these zones that has started no worker.
+pub(crate) fn broker(
+    state_dir: &std::path::Path,
+    zones: Vec<(ZoneName, control::ZoneSettings)>,
+) -> (crate::Broker, std::sync::Arc<FakeSpawner>) {
+    let config = crate::Config {
+        state_dir: state_dir.to_owned(),
+        private: true,
+        backend: control::backend::Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() },
+        zones,
+        grants: Vec::new(),
+        spare_workers: 1,
+        jail: control::jail::Demand::Off,
+        driver_filter: control::driver_filter::DriverFilter::Off,
+        worker_uids: 0,
+        context_memory: 0,
+        host_defaults: control::host_defaults::HostDefaults::default(),
+        max_workers: 10,
+        meter: None,
+        suspend: crate::Suspend::default(),
+        max_clients_per_zone: 10,
+        watchdog: None,
+    };
+    // What a spawner makes.
+    for (name, _) in &config.zones {
+        std::fs::create_dir_all(state_dir.join("zones").join(name.as_str())).expect("a directory");
+    }
+    let spawner = std::sync::Arc::new(FakeSpawner::default());
+    (crate::Broker::assemble(config, spawner.clone()).expect("a broker"), spawner)
 }

@@ -3,7 +3,7 @@
 
 use control::driver_filter::DriverFilter;
 use control::spawner::SLOTS;
-use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
+use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_HOST_PROCESSES, MAX_PRIORITY, MAX_SHARE};
 
 /// Where a key stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -277,6 +277,14 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         Table::Proxy,
+        "host_processes",
+        Kind::CountLimit(MAX_HOST_PROCESSES),
+        "three quarters of what the kernel allows the machine",
+        "Processes and threads of all workers of the node together, enforced by their cgroup (`pids.max`).",
+        false,
+    ),
+    key(
+        Table::Proxy,
         "suspend_idle",
         Kind::Seconds(86_400),
         "0",
@@ -475,7 +483,17 @@ pub const KEYS: &[Key] = &[
         "host_cpu",
         Kind::CountLimit(MAX_HOST_CPU as u64),
         "unlimited",
-        "CPU time of all workers of the zone together, in percent of one CPU: 150 is one and a half CPUs.",
+        "CPU time of all workers of the zone together, in percent of one CPU: 150 is one and a half CPUs. Where CPUs are \
+         busy, all zones have the same part of them, however many workers they have.",
+        true,
+    ),
+    key(
+        Table::Zone,
+        "host_processes",
+        Kind::CountLimit(MAX_HOST_PROCESSES),
+        "a quarter of what the kernel allows the machine, at least 8192",
+        "Processes and threads of all workers of the zone together, enforced by their cgroup (`pids.max`). At least 256; a \
+         worker has at most 4096.",
         true,
     ),
     key(
@@ -492,8 +510,8 @@ pub const KEYS: &[Key] = &[
         "workers",
         Kind::Number(0, SLOTS as u64),
         "4",
-        "Clients that the zone can have whatever other zones do. A node has 1024 workers; those that no zone is \
-         guaranteed are first come, first served.",
+        "Clients that the zone can have whatever other zones do. A node has 1024 workers; an eighth \
+         of them is kept for zones that come later, and those that no zone is guaranteed are first come, first served.",
         true,
     ),
     key(
@@ -622,6 +640,14 @@ pub const KEYS: &[Key] = &[
         Kind::CountLimit(MAX_HOST_CPU as u64),
         "unlimited",
         "CPU time of the workers of each device, in percent of one CPU.",
+        true,
+    ),
+    key(
+        Table::Profile,
+        "host_processes",
+        Kind::CountLimit(MAX_HOST_PROCESSES),
+        "a quarter of what the kernel allows the machine, at least 8192",
+        "Processes and threads of the workers of each device.",
         true,
     ),
     key(

@@ -48,6 +48,8 @@ pub struct File {
     pub overdraft: Option<u64>,
     /// Host memory of all workers together; without a limit if [`UNLIMITED`].
     pub host_memory: Option<u64>,
+    /// Processes and threads of all workers together; none and [`UNLIMITED`] as above.
+    pub host_processes: Option<u64>,
     pub suspend_idle: Option<u32>,
     /// Host memory for GPU memory of suspended clients.
     pub suspend_memory: Option<u64>,
@@ -147,6 +149,10 @@ pub fn parse(text: &str) -> Result<File, Vec<Problem>> {
         context_memory: proxy.number("context_memory"),
         overdraft: proxy.number("overdraft"),
         host_memory: if proxy.unlimited("host_memory") { Some(UNLIMITED) } else { proxy.number("host_memory") },
+        host_processes: match proxy.unlimited("host_processes") {
+            true => Some(UNLIMITED),
+            false => proxy.number("host_processes"),
+        },
         suspend_idle: narrow(proxy.number("suspend_idle")),
         suspend_memory: proxy.number("suspend_memory"),
         suspend_context: proxy.flag("suspend_context").unwrap_or(false),
@@ -226,6 +232,7 @@ fn limits(values: &Values, base: &ZoneLimits) -> ZoneLimits {
         cap: if values.unlimited("cap") { None } else { small("cap").or(base.cap) },
         priority: small("priority").unwrap_or(base.priority),
         host_memory: bounded("host_memory", base.host_memory),
+        host_processes: bounded("host_processes", base.host_processes),
         graph_nodes: bounded("graph_nodes", base.graph_nodes),
         workers: small("workers").or(base.workers),
         suspend_memory: values.number("suspend_memory").or(base.suspend_memory),

@@ -5,6 +5,8 @@ use crate::zone::ZoneLimits;
 
 /// What the driver library, a context and the staging memory of a few clients take on an NVIDIA GPU, and room beside it.
 pub const LEAST_MEMORY: u64 = 2 << 30;
+/// Processes and threads of a few workers, each of which may have half of them.
+pub const LEAST_PROCESSES: u64 = 8_192;
 /// Nodes of graphs and captures that one client may have in its worker: some hundred bytes each.
 pub const GRAPH_NODES: u64 = 1_000_000;
 
@@ -15,11 +17,13 @@ pub struct HostDefaults {
     pub machine: u64,
     /// Bytes of GPU memory that may lie in the workers' host memory: of software GPUs, or of clients that are suspended.
     pub gpu_memory: u64,
+    /// Processes and threads that the kernel lets the machine have.
+    pub processes: u64,
 }
 
 impl Default for HostDefaults {
     fn default() -> Self {
-        Self { machine: machine_memory(), gpu_memory: 0 }
+        Self { machine: machine_memory(), gpu_memory: 0, processes: machine_processes() }
     }
 }
 
@@ -27,6 +31,16 @@ impl HostDefaults {
     /// Host memory of all workers of a node together.
     pub fn node_memory(self) -> u64 {
         (self.machine / 4).saturating_mul(3)
+    }
+
+    /// Processes and threads of all workers of a node together.
+    pub fn node_processes(self) -> u64 {
+        (self.processes / 4).saturating_mul(3).max(LEAST_PROCESSES)
+    }
+
+    /// Processes and threads of a zone's workers.
+    fn zone_processes(self) -> u64 {
+        (self.processes / 4).max(LEAST_PROCESSES)
     }
 
     /// Host memory of a zone's workers, or pinned for its clients.
@@ -48,6 +62,7 @@ impl HostDefaults {
         ZoneLimits {
             host_memory: or_default(limits.host_memory, workers),
             pinned: or_default(limits.pinned, base),
+            host_processes: or_default(limits.host_processes, self.zone_processes()),
             graph_nodes: or_default(limits.graph_nodes, GRAPH_NODES),
             ..*limits
         }
@@ -60,6 +75,15 @@ pub fn machine_memory() -> u64 {
     info.totalram.saturating_mul(u64::from(info.mem_unit.max(1)))
 }
 
+/// Processes and threads that this machine's kernel allows: as many as it can number, and has memory for.
+pub fn machine_processes() -> u64 {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    [read("pid_max"), read("threads-max")].into_iter().flatten().min().unwrap_or(32_768)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,7 +92,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn on(machine: u64, gpu_memory: u64, limits: ZoneLimits) -> (Option<u64>, Option<u64>, Option<u64>) {
-        let limits = HostDefaults { machine, gpu_memory }.in_force(&limits);
+        let limits = HostDefaults { machine, gpu_memory, processes: 0 }.in_force(&limits);
         (limits.host_memory, limits.pinned, limits.graph_nodes)
     }
 
@@ -77,9 +101,22 @@ mod tests {
         let none = ZoneLimits::default();
         assert_eq!(on(64 * GIB, 0, none), (Some(16 * GIB), Some(16 * GIB), Some(GRAPH_NODES)));
         assert_eq!(on(GIB, 0, none).0, Some(LEAST_MEMORY), "less is too little for one worker");
-        assert_eq!(HostDefaults { machine: 64 * GIB, gpu_memory: 0 }.node_memory(), 48 * GIB);
+        assert_eq!(HostDefaults { machine: 64 * GIB, gpu_memory: 0, processes: 0 }.node_memory(), 48 * GIB);
         let here = HostDefaults::default();
         assert!(here.machine > 64 << 20 && here.in_force(&none).host_memory.is_some());
+    }
+
+    #[test]
+    fn processes_are_limited_for_a_zone_and_for_all() {
+        let of = |processes, own| {
+            let defaults = HostDefaults { machine: 64 * GIB, gpu_memory: 0, processes };
+            let limits = ZoneLimits { host_processes: own, ..ZoneLimits::default() };
+            (defaults.in_force(&limits).host_processes, defaults.node_processes())
+        };
+        assert_eq!(of(1 << 18, None), (Some(1 << 16), 3 << 16), "a zone has no more than a third of what all have");
+        assert_eq!(of(100, None), (Some(LEAST_PROCESSES), LEAST_PROCESSES));
+        assert_eq!((of(100, Some(300)).0, of(100, Some(UNLIMITED)).0), (Some(300), None));
+        assert!(machine_processes() > 100);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::net::{
@@ -80,6 +81,19 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// Whether somebody listens at `path`, or may do so: a socket that nobody answers is what is left of one who was killed.
+pub fn is_served(path: &Path) -> io::Result<bool> {
+    use rustix::io::Errno;
+    // Nothing that lies in its place is followed.
+    if !std::fs::symlink_metadata(path).is_ok_and(|known| known.file_type().is_socket()) {
+        return Ok(false);
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let connected = rustix::net::connect(&socket, &SocketAddrUnix::new(path)?);
+    Ok(!matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT)))
 }
 
 /// Sends one message. A full buffer of a non-blocking socket is `WouldBlock`; a vanished peer is `BrokenPipe`.

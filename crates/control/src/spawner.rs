@@ -25,19 +25,14 @@ pub struct HostLimits {
     pub memory: Option<u64>,
     /// In percent of one processor.
     pub cpu: Option<u32>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
 }
 
 impl From<&ZoneLimits> for HostLimits {
     /// Of limits that are in force, as [`HostDefaults::in_force`](crate::host_defaults::HostDefaults::in_force) answers.
     fn from(limits: &ZoneLimits) -> Self {
-        Self { memory: limits.host_memory, cpu: limits.host_cpu }
-    }
-}
-
-impl HostLimits {
-    /// Whether nothing is limited.
-    pub fn is_none(self) -> bool {
-        self == Self::default()
+        Self { memory: limits.host_memory, cpu: limits.host_cpu, processes: limits.host_processes }
     }
 }
 
@@ -139,7 +134,8 @@ pub trait Spawner: Send + Sync {
     /// Kills the client of a worker; false when it is not known.
     fn kill_client(&self, id: u64) -> bool;
 
-    /// Makes limits of host memory and processor time count for a zone; true when its workers must be admitted again.
+    /// Makes limits of host memory, processor time and processes count for a zone; true when its workers must be admitted
+    /// again.
     fn set_zone(&self, zone: &ZoneName, limits: HostLimits) -> io::Result<bool>;
 
     /// Forgets a zone's limits.

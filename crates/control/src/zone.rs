@@ -19,6 +19,10 @@ pub const MAX_HOST_CPU: u32 = 100_000;
 pub const MIN_HOST_MEMORY: u64 = 64 << 20;
 /// More nodes than a machine could hold.
 pub const MAX_GRAPH_NODES: u64 = 1_000_000_000;
+/// Fewer processes and threads than one worker needs to start.
+pub const MIN_HOST_PROCESSES: u64 = 256;
+/// As many as the kernel can number.
+pub const MAX_HOST_PROCESSES: u64 = 1 << 22;
 /// A limit that an operator has lifted, where none would mean the default.
 pub const UNLIMITED: u64 = u64::MAX;
 /// Anyone who sees the zone's directory may connect: who sees it is the container runtime's decision.
@@ -51,6 +55,9 @@ pub struct ZoneLimits {
     /// Processor time of all the zone's workers, in percent of one processor.
     #[serde(default)]
     pub host_cpu: Option<u32>,
+    /// Processes and threads of all the zone's workers; none and [`UNLIMITED`] as above.
+    #[serde(default)]
+    pub host_processes: Option<u64>,
     /// Nodes of graphs and captures that each client has in its worker; none and [`UNLIMITED`] as above.
     #[serde(default)]
     pub graph_nodes: Option<u64>,
@@ -72,6 +79,7 @@ impl Default for ZoneLimits {
             pinned: None,
             host_memory: None,
             host_cpu: None,
+            host_processes: None,
             graph_nodes: None,
             workers: None,
             suspend_memory: None,
@@ -281,6 +289,8 @@ pub struct ZoneChange {
     pub host_memory: Change<u64>,
     /// Limit of its workers' processor time.
     pub host_cpu: Change<u32>,
+    /// Limit of its workers' processes and threads.
+    pub host_processes: Change<u64>,
     /// Limit of graph nodes of each client.
     pub graph_nodes: Change<u64>,
     /// Workers that the zone gets whatever others have; without any, the default.
@@ -319,6 +329,7 @@ impl ZoneChange {
         self.pinned.apply_over_default(&mut limits.pinned);
         self.host_memory.apply_over_default(&mut limits.host_memory);
         self.host_cpu.apply(&mut limits.host_cpu);
+        self.host_processes.apply_over_default(&mut limits.host_processes);
         self.graph_nodes.apply_over_default(&mut limits.graph_nodes);
         self.workers.apply(&mut limits.workers);
         self.suspend_memory.apply(&mut limits.suspend_memory);
@@ -376,6 +387,8 @@ pub enum BadSettings {
     Memory,
     #[error("a limit of host memory must be at least {}MiB", MIN_HOST_MEMORY >> 20)]
     HostMemory,
+    #[error("a limit of processes must be at least {MIN_HOST_PROCESSES}")]
+    HostProcesses,
     #[error("a limit of graph nodes must be more than 0")]
     GraphNodes,
     #[error("guaranteed workers are a number from 0 to {SLOTS}")]
@@ -451,6 +464,7 @@ impl ZoneSettings {
             (limits.priority <= MAX_PRIORITY, BadSettings::Priority),
             (limits.memory != Some(0) && limits.pinned != Some(0), BadSettings::Memory),
             (limits.host_memory.is_none_or(|bytes| bytes >= MIN_HOST_MEMORY), BadSettings::HostMemory),
+            (limits.host_processes.is_none_or(|count| count >= MIN_HOST_PROCESSES), BadSettings::HostProcesses),
             (limits.graph_nodes != Some(0), BadSettings::GraphNodes),
             (limits.workers.is_none_or(|count| count as usize <= SLOTS), BadSettings::Workers),
             (limits.host_cpu.is_none_or(|percent| (1..=MAX_HOST_CPU).contains(&percent)), BadSettings::HostCpu),
@@ -569,6 +583,7 @@ mod tests {
         assert_eq!(with(|s| s.limits.memory = Some(0)), Err(BadSettings::Memory));
         assert_eq!(with(|s| s.limits.host_memory = Some(1)), Err(BadSettings::HostMemory));
         assert_eq!(with(|s| s.limits.host_cpu = Some(0)), Err(BadSettings::HostCpu));
+        assert_eq!(with(|s| s.limits.host_processes = Some(255)), Err(BadSettings::HostProcesses));
         assert_eq!(with(|s| s.limits.graph_nodes = Some(0)), Err(BadSettings::GraphNodes));
         assert_eq!(with(|s| s.access.mode = 0o4777), Err(BadSettings::Mode));
         assert_eq!(with(|s| s.labels.pod = "a\nb".into()), Err(BadSettings::Label));

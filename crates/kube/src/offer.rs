@@ -208,6 +208,7 @@ impl Resource {
         ZoneLimits {
             pinned: times(self.limits.pinned),
             host_memory: times(self.limits.host_memory),
+            host_processes: times(self.limits.host_processes),
             // Of each client, whatever its zone has.
             graph_nodes: self.limits.graph_nodes,
             workers: self.limits.workers,

@@ -40,6 +40,13 @@ pub fn check(args: &ProxyArgs, path: Option<&Path>) -> Result<ExitCode, Failure>
     let loaded = load(path);
     let places = loaded.as_ref().err().map(problems).unwrap_or_default();
     let checked = loaded.map_err(|error| invalid(&error)).and_then(|file| broker(args, &file));
+    let checked = checked.and_then(|config| match config.misfit() {
+        Some(misfit) => {
+            let said = path.map_or("no configuration file".into(), |path| path.display().to_string());
+            Err(Failure::new(Exit::Config, format!("{said}: {misfit}")))
+        }
+        None => Ok(config),
+    });
     let text = match (args.json, &checked) {
         (true, checked) => format!("{:#}\n", report(path, checked, places)),
         (false, Ok(config)) => {
@@ -239,6 +246,11 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
         preemptor: Some(Helper { arguments: vec!["preemptor".into()], libraries: None }),
         preemption_test: Some(preemption_test(&backend)),
         json_logs: json_logs(args, file),
+        host_processes: match file.host_processes {
+            None => Some(host_defaults(&backend, false).node_processes()),
+            Some(UNLIMITED) => None,
+            own => own,
+        },
         host_memory: match file.host_memory {
             None => Some(host_defaults(&backend, false).node_memory()),
             Some(UNLIMITED) => None,
@@ -255,7 +267,7 @@ fn host_defaults(backend: &Backend, suspends: bool) -> HostDefaults {
         Backend::Nvidia { .. } if suspends => u64::MAX,
         Backend::Nvidia { .. } => 0,
     };
-    HostDefaults { machine: machine_memory(), gpu_memory }
+    HostDefaults { gpu_memory, ..HostDefaults::default() }
 }
 
 fn mover(backend: &Backend) -> Helper {

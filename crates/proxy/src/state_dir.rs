@@ -63,6 +63,8 @@ pub(crate) fn prepare(path: &Path, broker: u32) -> io::Result<()> {
     for name in names(&books)? {
         hand_over(&books, &name, broker)?;
     }
+    // As root: the broker cannot ask at the socket of a predecessor that was root.
+    control::state_dir::remove_strangers_lock(&path)?;
     for name in ["lock", "owner"] {
         hand_over(&state, name, broker)?;
     }
@@ -170,6 +172,27 @@ mod tests {
         assert_eq!(look(&state.join("books")), (BROKER, BROKER, 0o700));
         assert_eq!(look(&state.join("books/zones.json")).0, BROKER);
         assert_eq!(look(&state.join("lock")).0, BROKER);
+    }
+
+    #[test]
+    fn a_lock_that_a_stranger_holds_is_removed() {
+        if !testkit::is_root() {
+            return;
+        }
+        let directory = testkit::directory();
+        let (state, lock) = (directory.join("state"), directory.join("state/lock"));
+        std::fs::create_dir(&state).unwrap();
+        std::fs::write(&lock, "").unwrap();
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let stranger = std::fs::File::open(&lock).unwrap();
+        assert!(control::lock::try_lock(&stranger).unwrap());
+        // A predecessor that was root and lives.
+        let earlier = control::packet::listen(&state.join("admin.sock"), 0o600, 1).unwrap();
+        prepare(&state, BROKER).unwrap();
+        assert!(lock.exists());
+        drop(earlier);
+        prepare(&state, BROKER).unwrap();
+        assert!(!lock.exists());
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn a_zones_host_memory_is_limited_and_nobody_elses() {
     on_each(Controller::Memory, |state, surroundings, _| {
         let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
         let zone: ZoneName = "team.a".parse().unwrap();
-        assert!(cgroups.set_zone(&zone, HostLimits { memory: Some(64 << 20), cpu: None }).unwrap());
+        assert!(cgroups.set_zone(&zone, HostLimits { memory: Some(64 << 20), ..HostLimits::default() }).unwrap());
         let hog = "head -c 300m /dev/zero | tail > /dev/null";
         // Outside of the zone it works.
         assert!(run(&mut cgroups, SLOT, hog).status.success());
@@ -122,7 +122,7 @@ fn processor_time_is_written_where_it_counts() {
     on_each(Controller::Cpu, |state, surroundings, version| {
         let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
         let zone: ZoneName = "a".parse().unwrap();
-        cgroups.set_zone(&zone, HostLimits { memory: None, cpu: Some(150) }).unwrap();
+        cgroups.set_zone(&zone, HostLimits { cpu: Some(150), ..HostLimits::default() }).unwrap();
         let tree = cgroups.trees().iter().find(|tree| tree.has(Controller::Cpu)).unwrap().root.join("zone-a");
         let read = |file: &str| std::fs::read_to_string(tree.join(file)).unwrap().trim().to_owned();
         match version {
@@ -136,6 +136,60 @@ fn processor_time_is_written_where_it_counts() {
             Version::V1 => assert_eq!(read("cpu.cfs_quota_us"), "-1"),
             Version::V2 => assert_eq!(read("cpu.max"), "max 100000"),
         }
+        cgroups.remove_zone(&zone);
+        drop_all(cgroups);
+    });
+}
+
+#[test]
+fn zones_weigh_the_same_whatever_they_have() {
+    on_each(Controller::Cpu, |state, surroundings, version| {
+        let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
+        let (weight, same) = match version {
+            Version::V1 => ("cpu.shares", "1024"),
+            Version::V2 => ("cpu.weight", "100"),
+        };
+        for (zone, cpu) in [("a", None), ("b", Some(150))] {
+            let zone: ZoneName = zone.parse().unwrap();
+            // One without any limit has a group as well: its workers would weigh one by one.
+            assert!(cgroups.set_zone(&zone, HostLimits { cpu, ..HostLimits::default() }).unwrap());
+            let tree = cgroups.trees().iter().find(|tree| tree.has(Controller::Cpu)).unwrap();
+            let path = tree.root.join(format!("zone-{zone}")).join(weight);
+            assert_eq!(std::fs::read_to_string(&path).unwrap().trim(), same);
+            // Left by somebody, as of a broker before.
+            std::fs::write(&path, "300").unwrap();
+            cgroups.set_zone(&zone, HostLimits { cpu: Some(50), ..HostLimits::default() }).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap().trim(), same);
+            cgroups.remove_zone(&zone);
+        }
+        drop_all(cgroups);
+    });
+}
+
+#[test]
+fn processes_of_a_zone_and_of_all_are_counted_together() {
+    on_each(Controller::Pids, |state, surroundings, _| {
+        let mut cgroups = Cgroups::open(state, &surroundings(), &rules());
+        let zone: ZoneName = "a".parse().unwrap();
+        cgroups.set_zone(&zone, HostLimits { processes: Some(8), ..HostLimits::default() }).unwrap();
+        let start = |cgroups: &mut Cgroups, slot: usize, zone: Option<&ZoneName>| {
+            let forks = "read go; for i in 1 2 3 4 5; do sleep 1000 >/dev/null 2>&1 & done";
+            let mut command = Command::new("sh");
+            command.args(["-c", forks]).stdin(Stdio::piped()).stderr(Stdio::piped());
+            cgroups.confine(&mut command, slot, &rules()).unwrap();
+            let mut child = command.spawn().unwrap();
+            zone.inspect(|zone| cgroups.admit(slot, zone, &rules()).unwrap());
+            drop(child.stdin.take());
+            String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
+        };
+        assert_eq!(start(&mut cgroups, 1, Some(&zone)), "", "one has room");
+        assert!(start(&mut cgroups, 2, Some(&zone)).contains("fork"), "two together have not");
+        assert_eq!(start(&mut cgroups, 3, None), "", "another zone's are its own");
+        cgroups.limit_all_processes(Some(14)).unwrap();
+        assert!(start(&mut cgroups, 4, None).contains("fork"), "all together have not");
+        cgroups.limit_all_processes(None).unwrap();
+        assert_eq!(start(&mut cgroups, 5, None), "");
+        (1..=5).for_each(|slot| cgroups.leave(slot));
         cgroups.remove_zone(&zone);
         drop_all(cgroups);
     });
@@ -192,8 +246,10 @@ fn a_machine_without_groups_is_told_apart() {
     }
     // Root's workers are counted by their users.
     assert_eq!(cgroups.missing().contains(Part::ProcessLimit), !rustix::process::geteuid().is_root());
-    assert!(cgroups.can_limit(HostLimits { memory: Some(1), cpu: None }).is_err());
+    assert!(cgroups.can_limit(HostLimits { memory: Some(1), ..HostLimits::default() }).is_err());
     assert!(cgroups.limit_all(Some(1)).is_err() && cgroups.limit_all(None).is_ok());
+    assert!(cgroups.can_limit(HostLimits { processes: Some(300), ..HostLimits::default() }).is_err());
+    assert!(cgroups.limit_all_processes(Some(300)).is_err() && cgroups.limit_all_processes(None).is_ok());
     assert!(run(&mut cgroups, SLOT, "exit 0").status.success());
     assert_ne!(name(&state), name(Path::new("/elsewhere")));
 }

@@ -90,6 +90,9 @@ impl Local {
             if let Err(error) = cgroups.limit_all(settings.host_memory) {
                 tracing::info!(%error, "the host memory of all workers together is not limited");
             }
+            if let Err(error) = cgroups.limit_all_processes(settings.host_processes) {
+                tracing::info!(%error, "the processes of all workers together are not limited");
+            }
             for (part, reason) in cgroups.reasons() {
                 tracing::info!(part = part.name(), reason, "part of the jail is missing");
             }
@@ -502,6 +505,7 @@ mod tests {
             preemption_test: None,
             json_logs: false,
             host_memory: None,
+            host_processes: None,
         })
     }
 

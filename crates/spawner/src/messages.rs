@@ -13,7 +13,7 @@ use control::spawner::{Confined, Facts, HostLimits, Program, SLOTS};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Changes whenever a message does: after half an upgrade the two would misunderstand each other.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// As many GPUs as a request can name.
 const MAX_GPUS: usize = 64;
 /// The kernel nests no more pid namespaces.
@@ -91,6 +91,7 @@ mod flag {
     pub(super) const UID: u32 = 512;
     pub(super) const GID: u32 = 1024;
     pub(super) const USERS: u32 = 2048;
+    pub(super) const PROCESSES: u32 = 4096;
 }
 
 /// A request.
@@ -103,6 +104,7 @@ pub struct Request {
     child: u64,
     start_time: u64,
     memory: u64,
+    processes: u64,
     slot: u32,
     pid: u32,
     number: i32,
@@ -235,10 +237,12 @@ impl Request {
                 zone: zone.to_field(),
                 memory: limits.memory.unwrap_or(0),
                 cpu: limits.cpu.unwrap_or(0),
+                processes: limits.processes.unwrap_or(0),
                 ..Self::new(kind::SET_ZONE)
             }
             .with(flag::MEMORY, limits.memory.is_some())
-            .with(flag::CPU, limits.cpu.is_some()),
+            .with(flag::CPU, limits.cpu.is_some())
+            .with(flag::PROCESSES, limits.processes.is_some()),
             Asked::RemoveZone(zone) => Self { zone: zone.to_field(), ..Self::new(kind::REMOVE_ZONE) },
             Asked::MakeZoneDirectory(zone, users) => {
                 Self { zone: zone.to_field(), ..Self::new(kind::MAKE_ZONE_DIRECTORY) }.with(flag::USERS, *users)
@@ -331,6 +335,7 @@ impl Request {
                 HostLimits {
                     memory: self.has(flag::MEMORY).then_some(self.memory),
                     cpu: self.has(flag::CPU).then_some(self.cpu),
+                    processes: self.has(flag::PROCESSES).then_some(self.processes),
                 },
             ),
             kind::REMOVE_ZONE => Asked::RemoveZone(zone()?),
@@ -491,7 +496,7 @@ mod tests {
             Asked::TakeDescriptor(5, -1),
             Asked::SetClient(6),
             Asked::KillClient(7),
-            Asked::SetZone(zone(), HostLimits { memory: Some(0), cpu: None }),
+            Asked::SetZone(zone(), HostLimits { memory: Some(0), cpu: None, processes: Some(300) }),
             Asked::RemoveZone(zone()),
             Asked::MakeZoneDirectory(zone(), false),
             Asked::MakeZoneDirectory(zone(), true),

@@ -32,6 +32,8 @@ pub struct Settings {
     pub preemption_test: Option<Helper>,
     /// Bytes of host memory of all workers together; none: no limit.
     pub host_memory: Option<u64>,
+    /// Processes and threads of all workers together; none: no limit.
+    pub host_processes: Option<u64>,
     /// Helpers log as the broker does.
     pub json_logs: bool,
 }

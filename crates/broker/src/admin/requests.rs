@@ -122,7 +122,7 @@ impl Broker {
         self.save_or_remove(name).map_err(failed(name))
     }
 
-    fn change_zone(&mut self, name: &ZoneName, change: ZoneChange) -> Result<(), RequestError> {
+    pub(crate) fn change_zone(&mut self, name: &ZoneName, change: ZoneChange) -> Result<(), RequestError> {
         let zone = self.zones.get(name).ok_or_else(|| RequestError::ZoneGone(name.clone()))?;
         let before = zone.settings().clone();
         let mut after = before.clone();
@@ -138,8 +138,10 @@ impl Broker {
         self.zones.update_parts(name);
         if let Err(error) = self.limit_zone(name, &limits).and_then(|()| self.save_zones()) {
             // What is not written down does not count.
+            let before_limits = before.limits;
             let _ = self.set_settings(name, before);
             self.zones.update_parts(name);
+            let _ = self.limit_zone(name, &before_limits);
             return Err(failed(name)(error));
         }
         if regrouped {

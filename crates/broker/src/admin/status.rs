@@ -119,7 +119,7 @@ impl Broker {
             backend: self.config.backend.name().to_owned(),
             cuda_version: self.launcher.driver_version(),
             spare_workers: self.workers.spare_count(),
-            ready: self.workers.spares.is_healthy(),
+            ready: self.can_start_workers(),
             reloads,
             reloads_failed,
             waiting_clients: self.clients.queue.waiting_count(),

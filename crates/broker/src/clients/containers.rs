@@ -45,7 +45,9 @@ impl Broker {
     }
 }
 
-/// The container that a process is in, as its cgroup says.
+/// The container that a process is in, as its cgroup says. Before Linux 6.5 a process is known by the number that it had when it
+/// connected, which may be another's by now: who ends right after it has connected may be taken for one of another container.
+/// It is in a part of its own zone all the same, whatever that is called.
 fn container_of(peer: &Peer) -> Option<String> {
     let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", peer.pid)).ok()?;
     // The number may have been used again meanwhile: what was read counts only if the process is still there.

@@ -123,7 +123,8 @@ impl Broker {
     fn observe_gpu(&mut self, gpu: u32, readings: &[Reading], workers: &BTreeMap<u64, Measured>) {
         let slack = self.config.meter.map_or(u64::MAX, |meter| meter.allowance);
         let hidden = self.monitor.hidden.look(readings, gpu, workers, slack);
-        let suspected = suspects(workers, hidden);
+        let zone_of = |id: &u64| Some((*id, self.zones.family(self.workers.get(*id)?.zone()?)));
+        let suspected = suspects(workers, &workers.keys().filter_map(zone_of).collect(), hidden);
         for (id, Measured { used, discount, .. }) in workers {
             let Some((zone, accounts)) = self.workers.get_mut(*id).and_then(Worker::accounts_mut) else { continue };
             if let Some(zone) = self.zones.get_mut(zone) {

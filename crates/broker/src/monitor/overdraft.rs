@@ -129,17 +129,36 @@ impl Hidden {
     }
 }
 
-/// What each worker is suspected of, of what hides on a GPU: as much as its discount allows, the largest first.
-pub(super) fn suspects(workers: &BTreeMap<u64, Measured>, mut hidden: u64) -> BTreeMap<u64, u64> {
-    let mut by_size: Vec<(u64, u64)> = workers.iter().map(|(id, worker)| (worker.discount, *id)).collect();
-    by_size.sort_unstable_by(|a, b| b.cmp(a));
-    let mut suspected = BTreeMap::new();
-    for (discount, id) in by_size.into_iter().take_while(|(discount, _)| *discount > 0) {
-        let taken = hidden.min(discount);
-        hidden -= taken;
-        suspected.insert(id, taken);
+/// What each worker is suspected of, of what hides on a GPU. Figures do not tell whose discount is not true, so zones answer
+/// for the same amount each, and so do the workers of a zone, up to what they could hide: what they use and do not pay for, as
+/// far as their discount goes. An honest zone never answers for more than the one that hides something.
+pub(super) fn suspects(
+    workers: &BTreeMap<u64, Measured>,
+    zones: &BTreeMap<u64, ZoneName>,
+    hidden: u64,
+) -> BTreeMap<u64, u64> {
+    let mut by_zone: BTreeMap<Option<&ZoneName>, BTreeMap<u64, u64>> = BTreeMap::new();
+    for (id, worker) in workers {
+        let could_hide = worker.discount.min(worker.used.saturating_sub(worker.charged));
+        by_zone.entry(zones.get(id)).or_default().insert(*id, could_hide);
     }
-    suspected
+    let of_zones = by_zone.iter().map(|(zone, workers)| (*zone, sum(workers.values().copied()))).collect();
+    let answers_for = divide(hidden, &of_zones);
+    by_zone.iter().flat_map(|(zone, workers)| divide(answers_for[zone], workers)).collect()
+}
+
+/// Divides an amount into equal parts, none of them larger than it may be.
+fn divide<K: Ord + Copy>(mut amount: u64, most: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
+    let mut by_size: Vec<(u64, K)> = most.iter().map(|(key, most)| (*most, *key)).collect();
+    by_size.sort_unstable();
+    let mut left = by_size.len() as u64;
+    let mut parts = BTreeMap::new();
+    for (most, key) in by_size {
+        let part = most.min(amount.div_ceil(left.max(1)));
+        parts.insert(key, part);
+        (amount, left) = (amount - part, left - 1);
+    }
+    parts
 }
 
 fn sum(mut bytes: impl Iterator<Item = u64>) -> u64 {
@@ -252,13 +271,42 @@ mod tests {
             assert_eq!(look(240), 0, "not at every look yet");
         }
         assert_eq!(look(240), 90);
-        assert_eq!(suspects(&workers, 90), BTreeMap::from([(2, 0), (3, 90)]));
-        assert_eq!(suspects(&workers, 150).values().sum::<u64>(), 150);
+        assert_eq!(suspects(&workers, &BTreeMap::new(), 150).values().sum::<u64>(), 150);
         assert_eq!(look(145), 0, "one look at which all is well is enough");
         let untold = [reading(10, 100), reading(20, 100), reading(30, 100)];
         assert_eq!(hidden.look(&untold, 0, &workers, 10), 0);
         let absurd = [reading(10, u64::MAX), reading(20, u64::MAX), reading(0, u64::MAX)];
         assert_eq!(hidden.look(&absurd, 0, &BTreeMap::new(), 0), 0);
+    }
+
+    /// An honest zone has shared much among its own, and a fallen one hides something behind a small discount.
+    #[test]
+    fn an_honest_zone_answers_for_no_more_than_the_one_that_hides() {
+        let names: Vec<ZoneName> = ["fallen", "honest", "other"].iter().map(|name| name.parse().unwrap()).collect();
+        let worker = |used, charged, discount| Measured { used, charged, discount };
+        let workers = BTreeMap::from([
+            (1, worker(50, 0, 60)),
+            (2, worker(1000, 1000, 0)),
+            (3, worker(1000, 0, 1000)),
+            (4, worker(1000, 0, 1000)),
+            // It has not mapped what it may: there is nothing behind its discount.
+            (5, worker(80, 80, 1000)),
+        ]);
+        let zones =
+            [(1, 0), (2, 1), (3, 1), (4, 1), (5, 2)].map(|(id, zone): (u64, usize)| (id, names[zone].clone()));
+        let suspected = suspects(&workers, &zones.into(), 40);
+        assert_eq!(suspected, BTreeMap::from([(1, 20), (2, 0), (3, 10), (4, 10), (5, 0)]));
+        let suspected = suspects(&workers, &BTreeMap::new(), 10_000);
+        assert_eq!(
+            suspected.values().copied().collect::<Vec<_>>(),
+            [50, 0, 1000, 1000, 0],
+            "no more than it could hide"
+        );
+        assert_eq!(
+            divide(10, &BTreeMap::from([('a', 1), ('b', 9), ('c', 9)])),
+            [('a', 1), ('b', 5), ('c', 4)].into()
+        );
+        assert!(suspects(&BTreeMap::new(), &BTreeMap::new(), 10).is_empty());
     }
 
     #[test]

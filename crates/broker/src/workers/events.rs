@@ -116,16 +116,18 @@ impl Broker {
             if let Err(error) = worker.child.open_inside() {
                 tracing::warn!(worker = worker.pid, %error, "spare worker ended: cannot open its process");
                 worker.kill();
-                return self.workers.spares.worker_failed(Instant::now());
+                let kind = worker.kind.clone();
+                return self.workers.spares.worker_failed(&kind, Instant::now());
             }
             worker.inside = true;
         }
         worker.became_ready();
+        let kind = worker.kind.clone();
         // It sees what the node has by now, and so must who decides which zones get it.
         self.zones.set_gpus(self.config.backend.gpus(&[]));
         // Limits are checked against what GPUs have, once that is known.
         self.learn_cards();
-        self.workers.spares.worker_ready();
+        self.workers.spares.worker_ready(&kind, Instant::now());
         self.ask_for_channels(id);
         self.serve_waiting();
         self.end_idle_spares();
@@ -230,7 +232,7 @@ impl Broker {
             }
             Phase::Starting => {
                 tracing::error!(worker = worker.pid, status, "worker ended before it was ready");
-                self.workers.spares.worker_failed(now);
+                self.workers.spares.worker_failed(&worker.kind, now);
                 // Who has waited longest is told; otherwise a worker that cannot start would be started for ever.
                 if let Some(client) = self.clients.queue.longest_waiting(&worker.kind, &self.zones) {
                     self.refuse_client(client, Refusal::WorkerFailed);
@@ -238,7 +240,7 @@ impl Broker {
             }
             Phase::Ready => {
                 tracing::warn!(worker = worker.pid, status, "spare worker gone");
-                self.workers.spares.worker_failed(now);
+                self.workers.spares.worker_failed(&worker.kind, now);
             }
             Phase::Dying(None) => {}
         }

@@ -3,6 +3,7 @@
 mod adoption;
 mod assignment;
 mod events;
+mod fallen;
 mod gpu_charges;
 mod quota;
 mod rejoin_listener;
@@ -22,6 +23,7 @@ use control::ZoneName;
 use control::closing::Foreign;
 use control::messages::Token;
 pub(crate) use events::Violation;
+pub use fallen::FallenWorkers;
 use gpu_charges::GpuCharges;
 pub(crate) use rejoin_listener::{Place, RejoinListener};
 use rejoins::RejoinQueue;

@@ -48,16 +48,16 @@ impl Demand {
         tally.waiting.min(MAX_STARTING).saturating_sub(tally.starting)
     }
 
-    /// The worker that is to be started next.
-    fn next(&self) -> Option<(&Kind, Urgency)> {
-        let wanted = |spares: usize| {
-            self.kept.iter().find(|kind| {
+    /// The kinds of which a worker is to be started, those first for which a client waits.
+    fn wanted(&self) -> impl Iterator<Item = (&Kind, Urgency)> {
+        let of = |spares: usize, urgency: Urgency| {
+            let is_wanted = move |kind: &&Kind| {
                 let tally = self.tally(kind);
                 tally.waiting + spares > tally.starting + tally.ready
-            })
+            };
+            self.kept.iter().filter(is_wanted).map(move |kind| (kind, urgency))
         };
-        let urgent = wanted(0).map(|kind| (kind, Urgency::ClientWaits));
-        urgent.or_else(|| wanted(self.spares).map(|kind| (kind, Urgency::Spare)))
+        of(0, Urgency::ClientWaits).chain(of(self.spares, Urgency::Spare))
     }
 
     /// How many ready workers of each kind stay; those beyond are ended. Clients that come and go would otherwise fill the
@@ -73,31 +73,42 @@ impl Demand {
     }
 }
 
-/// Paces the start of spares: not while a client has just begun, and less and less often while they fail.
+/// How the last workers of a kind started.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    not_before: Instant,
+    /// In a row, up to now.
+    failures: u32,
+}
+
+/// Paces the start of spares: not while a client has just begun, and less and less often while they fail. Each kind fails by
+/// itself: one whose GPU is gone holds up no other.
 #[derive(Debug)]
 pub(crate) struct SparePolicy {
-    not_before: Instant,
+    records: BTreeMap<Kind, Record>,
+    started: Instant,
     quiet_until: Instant,
-    failures: u32,
 }
 
 impl SparePolicy {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { not_before: now, quiet_until: now, failures: 0 }
+        Self { records: BTreeMap::new(), started: now, quiet_until: now }
     }
 
-    /// Workers start: the last one that was started did.
-    pub(crate) fn is_healthy(&self) -> bool {
-        self.failures == 0
+    /// Workers start: of some kind that is kept, the last one that was started did, or none has failed.
+    pub(crate) fn is_healthy(&self, kept: &BTreeSet<Kind>) -> bool {
+        let mut records = kept.iter().filter_map(|kind| self.records.get(kind)).peekable();
+        records.peek().is_none() || records.any(|record| record.failures == 0)
     }
 
-    pub(crate) fn worker_failed(&mut self, now: Instant) {
-        self.failures = (self.failures + 1).min(MAX_DOUBLINGS);
-        self.not_before = now + FIRST_PAUSE * (1 << self.failures);
+    pub(crate) fn worker_failed(&mut self, kind: &Kind, now: Instant) {
+        let before = self.records.get(kind).map_or(0, |record| record.failures);
+        let failures = (before + 1).min(MAX_DOUBLINGS);
+        self.records.insert(kind.clone(), Record { not_before: now + FIRST_PAUSE * (1 << failures), failures });
     }
 
-    pub(crate) fn worker_ready(&mut self) {
-        self.failures = 0;
+    pub(crate) fn worker_ready(&mut self, kind: &Kind, now: Instant) {
+        self.records.insert(kind.clone(), Record { not_before: now, failures: 0 });
     }
 
     pub(crate) fn client_served(&mut self, now: Instant) {
@@ -106,16 +117,19 @@ impl SparePolicy {
 
     /// When the next worker is due; none if none is wanted.
     pub(crate) fn due(&self, demand: &Demand) -> Option<Instant> {
-        match demand.next()? {
-            (_, Urgency::ClientWaits) => Some(self.not_before),
-            (_, Urgency::Spare) => Some(self.not_before.max(self.quiet_until)),
-        }
+        demand.wanted().map(|(kind, urgency)| self.due_of(kind, urgency)).min()
+    }
+
+    fn due_of(&self, kind: &Kind, urgency: Urgency) -> Instant {
+        let failed = self.records.get(kind).filter(|record| record.failures > 0).map(|record| record.not_before);
+        let quiet = (urgency == Urgency::Spare).then_some(self.quiet_until);
+        failed.max(quiet).unwrap_or(self.started)
     }
 
     /// The worker to start now.
     pub(crate) fn next(&self, demand: &Demand, now: Instant) -> Option<Kind> {
-        let (kind, _) = demand.next()?;
-        self.due(demand).is_some_and(|due| due <= now).then(|| kind.clone())
+        let mut due = demand.wanted().filter(|(kind, urgency)| self.due_of(kind, *urgency) <= now);
+        due.next().map(|(kind, _)| kind.clone())
     }
 }
 
@@ -166,16 +180,36 @@ mod tests {
         let now = Instant::now();
         let mut policy = SparePolicy::new(now);
         let mut pauses = Vec::new();
+        let one = |gpu| Demand { kept: [kind(gpu)].into(), ..demand(1, &[]) };
         for _ in 0..9 {
-            policy.worker_failed(now);
-            assert!(!policy.is_healthy());
-            pauses.push(policy.due(&demand(1, &[])).unwrap() - now);
+            policy.worker_failed(&kind(0), now);
+            assert!(!policy.is_healthy(&[kind(0), kind(1)].into()));
+            pauses.push(policy.due(&one(0)).unwrap() - now);
         }
         let seconds: Vec<u64> = pauses.iter().map(Duration::as_secs).collect();
         assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
-        policy.worker_ready();
-        policy.worker_failed(now);
-        assert_eq!(policy.due(&demand(1, &[])), Some(now + Duration::from_secs(1)));
+        policy.worker_ready(&kind(0), now);
+        policy.worker_failed(&kind(0), now);
+        assert_eq!(policy.due(&one(0)), Some(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_kind_that_fails_holds_up_no_other() {
+        let (now, kept) = (Instant::now(), BTreeSet::from([kind(0), kind(1)]));
+        let mut policy = SparePolicy::new(now);
+        policy.worker_ready(&kind(1), now);
+        (0..9).for_each(|_| policy.worker_failed(&kind(0), now));
+        assert!(policy.is_healthy(&kept), "a GPU that is gone is not the node");
+        // Clients of both wait.
+        let both = demand(1, &[(0, tally(1, 0, 0)), (1, tally(1, 0, 0))]);
+        assert_eq!((policy.next(&both, now), policy.due(&both)), (Some(kind(1)), Some(now)));
+        let served = demand(1, &[(0, tally(1, 0, 0)), (1, tally(0, 0, 1))]);
+        assert_eq!((policy.next(&served, now), policy.due(&served)), (None, Some(now + Duration::from_secs(64))));
+        policy.worker_failed(&kind(1), now);
+        assert!(!policy.is_healthy(&kept), "none starts");
+        policy.worker_ready(&kind(0), now);
+        assert!(policy.is_healthy(&kept) && !policy.is_healthy(&[kind(1)].into()));
+        assert!(SparePolicy::new(now).is_healthy(&kept), "nobody has failed yet");
     }
 
     #[test]

@@ -40,6 +40,13 @@ impl Broker {
         demand
     }
 
+    /// Whether workers start. Those of a zone whose GPUs are gone cannot, which is no fault of the node.
+    pub(crate) fn can_start_workers(&self) -> bool {
+        let mut kinds = self.zones.spare_kinds();
+        kinds.retain(|kind| kind.gpus.is_empty() || !self.config.backend.gpus(&kind.gpus).is_empty());
+        self.workers.spares.is_healthy(&kinds)
+    }
+
     /// Ends spares that nobody waits for any more, beyond those that are kept.
     pub(crate) fn end_idle_spares(&mut self) {
         let demand = self.demand();
@@ -49,9 +56,9 @@ impl Broker {
     /// Starts spare workers, unless they have just failed.
     pub(crate) fn keep_spares(&mut self) {
         while let Some(kind) = self.workers.spares.next(&self.demand(), Instant::now()) {
-            if let Err(error) = self.spawn_worker(kind) {
+            if let Err(error) = self.spawn_worker(kind.clone()) {
                 tracing::error!(%error, "cannot start a spare worker");
-                self.workers.spares.worker_failed(Instant::now());
+                self.workers.spares.worker_failed(&kind, Instant::now());
             }
         }
     }
@@ -96,9 +103,10 @@ impl Broker {
     pub(crate) fn check_quota(&self, zone: &ZoneName) -> Result<(), Refusal> {
         let mut uses: BTreeMap<ZoneName, ZoneUse> = BTreeMap::new();
         for (name, zone) in self.zones.iter().filter(|(_, zone)| zone.parent.is_none()) {
-            let owner = match zone.settings().labels.namespace.as_str() {
-                "" => Owner::Zone(name.clone()),
-                namespace => Owner::Namespace(namespace.to_owned()),
+            let owner = match (zone.settings().labels.namespace.as_str(), zone.settings().access.uid) {
+                ("", None) => Owner::Zone(name.clone()),
+                ("", Some(user)) => Owner::User(user),
+                (namespace, _) => Owner::Namespace(namespace.to_owned()),
             };
             let guaranteed = zone.limits().workers.unwrap_or(quota::GUARANTEED) as usize;
             uses.insert(name.clone(), ZoneUse { owner, guaranteed, used: 0 });

@@ -7,15 +7,16 @@ use std::sync::Once;
 use std::time::Instant;
 
 use super::{Zone, state_file};
-use crate::Broker;
 use crate::admin::Misfit;
 use crate::clients::Listener;
 use crate::scheduler::Terms;
+use crate::{Broker, Config};
 use control::ZoneName;
+use control::backend::Backend;
 use control::jail::Demand;
 use control::packet;
 use control::spawner::HostLimits;
-use control::zone::{Access, UNLIMITED, ZoneLimits, ZoneSettings};
+use control::zone::{Access, ZoneLimits, ZoneSettings};
 
 impl Broker {
     /// Opens the zones of a predecessor.
@@ -149,23 +150,7 @@ impl Broker {
 
     /// Whether this node has the GPUs that settings name, and as much memory as they promise, as far as it is known.
     pub(crate) fn check_fits(&self, settings: &ZoneSettings) -> Result<(), Misfit> {
-        let there = self.config.backend.gpus(&[]);
-        let mut named = settings.bindings.gpus.iter().chain(settings.gpu_limits.keys());
-        // Parts of a GPU come and go with its partitioning, and a GPU that is cut stands for them.
-        let exists =
-            |gpu: &u32| there.is_empty() || there.contains(gpu) || !self.config.backend.gpus(&[*gpu]).is_empty();
-        if let Some(gpu) = named.find(|gpu| !exists(gpu)) {
-            return Err(Misfit::NoSuchGpu { gpu: *gpu, there });
-        }
-        for gpu in self.config.backend.gpus(&settings.bindings.gpus) {
-            let (wanted, has) = (settings.on_gpu(gpu).memory, self.memory_of(gpu));
-            if let (Some(wanted), Some(has)) = (wanted, has)
-                && wanted > has
-            {
-                return Err(Misfit::TooMuch { gpu, wanted, has });
-            }
-        }
-        Ok(())
+        fits(&self.config.backend, settings, |gpu| self.memory_of(gpu))
     }
 
     /// Says which zones have GPUs or limits that this node cannot satisfy. Those of the configuration and of a predecessor are
@@ -222,14 +207,21 @@ impl Broker {
         }
     }
 
-    /// Makes a zone what the configuration says, whatever it was.
+    /// Makes a zone what the configuration says, whatever it was. One that does not fit this node is left as it is, or not
+    /// made: no reason to do without the others.
     pub(crate) fn configure_zone(&mut self, name: &ZoneName, settings: ZoneSettings) -> io::Result<()> {
-        if let Err(error) = self.check_fits(&settings) {
-            // No reason to do without the other zones.
-            tracing::warn!(zone = %name, %error, "zone does not fit this node");
-        }
+        let misfit = self.check_fits(&settings).err();
         match self.zones.get(name) {
             Some(zone) if *zone.settings() == settings => {}
+            known if misfit.is_some() => {
+                let error = misfit.map(|error| error.to_string());
+                let is_there = known.is_some();
+                let outcome = if is_there { "keeping the previous settings" } else { "not created" };
+                tracing::error!(zone = %name, error, "zone does not fit this node; {outcome}");
+                if !is_there {
+                    return Ok(());
+                }
+            }
             Some(_) => {
                 let limits = settings.limits;
                 self.set_settings(name, settings)?;
@@ -285,23 +277,31 @@ impl Broker {
         }
     }
 
-    /// Makes a zone's limits of host memory and processor time count, for the workers that it has as well.
+    /// Makes a zone's limits of host memory, processor time and processes count, for the workers that it has as well.
     pub(crate) fn limit_zone(&mut self, zone: &ZoneName, limits: &ZoneLimits) -> io::Result<()> {
         if self.zones.get(zone).is_some_and(|zone| zone.parent.is_some()) {
             return Ok(());
         }
         let in_force = HostLimits::from(&self.config.host_defaults.in_force(limits));
         let mut made = self.launcher.spawner().set_zone(zone, in_force);
-        if let Err(error) = &made
-            && limits.host_memory.is_none()
-        {
-            // A default that cannot hold keeps no zone from being made; what was asked for does.
+        // A default that cannot hold keeps no zone from being made; what was asked for does.
+        let without_processes = HostLimits { processes: None, ..in_force };
+        let without_memory = HostLimits { memory: None, ..in_force };
+        let fewer = [
+            (limits.host_processes.is_none(), without_processes),
+            (limits.host_memory.is_none(), without_memory),
+            (
+                limits.host_processes.is_none() && limits.host_memory.is_none(),
+                HostLimits { processes: None, ..without_memory },
+            ),
+        ];
+        for (_, fewer) in fewer.into_iter().filter(|(is_default, _)| *is_default) {
+            let Err(error) = &made else { break };
             if self.launcher.spawner().facts().privileged {
                 static SAID: Once = Once::new();
-                SAID.call_once(|| tracing::info!(%error, "the default limit of host memory is not in force"));
+                SAID.call_once(|| tracing::info!(%error, "a default limit of the host is not in force"));
             }
-            let said = limits.host_memory.filter(|limit| *limit != UNLIMITED);
-            made = self.launcher.spawner().set_zone(zone, HostLimits { memory: said, cpu: limits.host_cpu });
+            made = self.launcher.spawner().set_zone(zone, fewer);
         }
         match made {
             Ok(false) => Ok(()),
@@ -318,5 +318,89 @@ impl Broker {
                 Ok(())
             }
         }
+    }
+}
+
+impl Config {
+    /// The first zone that this node cannot satisfy, and why, as far as that is known before a worker has asked the driver.
+    pub fn misfit(&self) -> Option<String> {
+        let memory = match &self.backend {
+            Backend::Soft { memory, instances, .. } => Some(memory / u64::from((*instances).max(1))),
+            Backend::Nvidia { .. } => None,
+        };
+        self.zones.iter().find_map(|(name, settings)| {
+            let error = fits(&self.backend, settings, |_| memory).err()?;
+            Some(format!("zone {name}: {error}"))
+        })
+    }
+}
+
+/// Whether a node with this backend has what settings name and promise.
+pub(crate) fn fits(
+    backend: &Backend,
+    settings: &ZoneSettings,
+    memory_of: impl Fn(u32) -> Option<u64>,
+) -> Result<(), Misfit> {
+    let there = backend.gpus(&[]);
+    let mut named = settings.bindings.gpus.iter().chain(settings.gpu_limits.keys());
+    // Parts of a GPU come and go with its partitioning, and a GPU that is cut stands for them.
+    let exists = |gpu: &u32| there.is_empty() || there.contains(gpu) || !backend.gpus(&[*gpu]).is_empty();
+    if let Some(gpu) = named.find(|gpu| !exists(gpu)) {
+        return Err(Misfit::NoSuchGpu { gpu: *gpu, there });
+    }
+    for gpu in backend.gpus(&settings.bindings.gpus) {
+        let (wanted, has) = (settings.on_gpu(gpu).memory, memory_of(gpu));
+        if let (Some(wanted), Some(has)) = (wanted, has)
+            && wanted > has
+        {
+            return Err(Misfit::TooMuch { gpu, wanted, has });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn configured_zones_that_do_not_fit_are_not_made() {
+        let directory = testkit::directory();
+        let of = |memory, gpus: &[u32]| {
+            let mut settings = ZoneSettings::from(ZoneLimits { memory, ..ZoneLimits::default() });
+            settings.bindings.gpus = gpus.to_vec();
+            settings
+        };
+        let zones =
+            [("fits", of(Some(1 << 30), &[0])), ("large", of(Some(2 << 30), &[])), ("nowhere", of(None, &[5]))];
+        let zones = zones.map(|(name, settings)| (name.parse().unwrap(), settings));
+        let (mut broker, _) = testing::broker(&directory.join("s"), zones.to_vec());
+        let fits: ZoneName = "fits".parse().unwrap();
+        assert_eq!(broker.zones.names(), std::slice::from_ref(&fits));
+        let said = broker.config.misfit().unwrap();
+        assert_eq!(said, "zone large: 2 GiB is more memory than GPU 0 has (1 GiB)");
+        assert!(!broker.state_dir.zone_socket(&"large".parse().unwrap()).exists(), "nor half made");
+        // One that is there keeps what it has.
+        broker.configure_zone(&fits, of(Some(3 << 30), &[0])).unwrap();
+        assert_eq!(*broker.zones.get(&fits).unwrap().settings(), zones[0].1);
+    }
+
+    #[test]
+    fn a_zone_that_cannot_be_saved_has_its_host_limits_again() {
+        let directory = testkit::directory();
+        let name: ZoneName = "a".parse().unwrap();
+        let settings = ZoneSettings::from(ZoneLimits { host_memory: Some(1 << 30), ..ZoneLimits::default() });
+        let (mut broker, spawner) = testing::broker(&directory.join("s"), vec![(name.clone(), settings.clone())]);
+        // Zones are saved there.
+        std::fs::remove_dir_all(directory.join("s/books")).unwrap();
+        let change = control::zone::ZoneChange {
+            host_memory: control::zone::Change::Set(2 << 30),
+            ..control::zone::ZoneChange::default()
+        };
+        assert!(broker.change_zone(&name, change).is_err());
+        assert_eq!(*broker.zones.get(&name).unwrap().settings(), settings);
+        let given: Vec<Option<u64>> = spawner.limited().iter().map(|(_, limits)| limits.memory).collect();
+        assert_eq!(given, [Some(1 << 30), Some(2 << 30), Some(1 << 30)]);
     }
 }

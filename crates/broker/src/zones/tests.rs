@@ -5,7 +5,7 @@ use crate::ledger::{Accounts, Memory};
 use control::host_defaults::HostDefaults;
 use control::zone::{GpuOverride, ZoneBindings, ZoneLimits, ZoneSettings};
 
-const DEFAULTS: HostDefaults = HostDefaults { machine: 64 << 30, gpu_memory: 0 };
+const DEFAULTS: HostDefaults = HostDefaults { machine: 64 << 30, gpu_memory: 0, processes: 1 << 15 };
 
 #[derive(Default)]
 struct Node {

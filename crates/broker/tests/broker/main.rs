@@ -520,16 +520,18 @@ fn a_warm_context_is_paid_for_by_who_gets_it() {
 }
 
 fn every_zone_has_workers_whatever_others_do() {
-    // A quarter is set aside, so 24 are for clients: 20 are guaranteed, 4 to each zone, and 4 are first come, first served.
-    let node = Node::start_with(|state_dir| std::fs::write(beside(state_dir, "slots"), "32").unwrap());
-    for zone in ["x", "y", "z"] {
-        let settings = ZoneSettings {
-            labels: Labels { namespace: "greedy".into(), ..Labels::default() },
-            ..ZoneSettings::default()
-        };
+    // Ten are set aside, so 38 are for clients: 28 are guaranteed, 4 are kept for newcomers, and 6 are first come, first
+    // served.
+    let node = Node::start_with(|state_dir| std::fs::write(beside(state_dir, "slots"), "48").unwrap());
+    let create = |zone: &str, settings: ZoneSettings| {
         let request = Request::CreateZone { name: zone.parse().unwrap(), settings };
         assert!(matches!(node.admin().ask(&request), Ok(Answer::Zone { .. })));
+    };
+    for zone in ["x", "y", "z"] {
+        let labels = Labels { namespace: "greedy".into(), ..Labels::default() };
+        create(zone, ZoneSettings { labels, ..ZoneSettings::default() });
     }
+    create("more", ZoneLimits { workers: Some(8), ..ZoneLimits::default() }.into());
     let fill = |zone: &str| {
         let mut clients = Vec::new();
         let why = loop {
@@ -543,10 +545,13 @@ fn every_zone_has_workers_whatever_others_do() {
         clients
     };
     let greedy: Vec<Vec<Client>> = ["x", "y", "z"].map(fill).into();
-    assert_eq!(greedy.iter().map(Vec::len).collect::<Vec<_>>(), [4 + 2, 4, 4], "one owner has half of what is free");
-    assert_eq!((fill("a").len(), fill("b").len()), (4 + 2, 4));
+    assert_eq!(greedy.iter().map(Vec::len).collect::<Vec<_>>(), [4 + 3, 4, 4], "one owner has half of what is free");
+    let others = ["a", "b", "more"].map(fill);
+    assert_eq!([0, 1, 2].map(|zone: usize| others[zone].len()), [4 + 3, 4, 8]);
     until("what was refused is counted", || node.zone("b").clients_refused == 1);
-    drop(greedy);
+    create("late", ZoneSettings::default());
+    assert_eq!(fill("late").len(), 4, "a zone that comes when all is taken");
+    drop((greedy, others));
 }
 
 /// What the meter finds from now on: numbers of processes, and bytes.

@@ -57,6 +57,7 @@ pub fn as_broker(state_dir: &Path) {
         preemption_test: None,
         json_logs: false,
         host_memory: None,
+        host_processes: None,
     };
     let mut broker = match Broker::start(config, Arc::new(Local::open(settings))) {
         Ok(broker) => broker,

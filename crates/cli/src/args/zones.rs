@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use control::ZoneName;
 use control::spawner::SLOTS;
-use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_PRIORITY, MAX_SHARE};
+use control::zone::{MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_HOST_PROCESSES, MAX_PRIORITY, MAX_SHARE, MIN_HOST_PROCESSES};
 
 use super::AdminArgs;
 
@@ -172,6 +172,9 @@ pub(crate) struct SettingArgs {
     /// CPU time of all workers together in percent of one CPU, or "unlimited"
     #[arg(long, value_name = "PERCENT", value_parser = parse_host_cpu)]
     pub host_cpu: Option<Limit>,
+    /// Processes and threads of all workers together, or "unlimited"
+    #[arg(long, value_name = "N", value_parser = parse_host_processes)]
+    pub host_processes: Option<Limit>,
     /// Maximum number of CUDA graph nodes per client, including captures, or "unlimited"
     #[arg(long, value_name = "N", value_parser = parse_graph_nodes)]
     pub graph_nodes: Option<Limit>,
@@ -227,11 +230,19 @@ fn parse_percent(text: &str, most: u32) -> Result<Limit, String> {
 }
 
 fn parse_graph_nodes(text: &str) -> Result<Limit, String> {
-    let count = text.parse().ok().filter(|count| (1..=MAX_GRAPH_NODES).contains(count));
+    parse_count(text, 1, MAX_GRAPH_NODES)
+}
+
+fn parse_host_processes(text: &str) -> Result<Limit, String> {
+    parse_count(text, MIN_HOST_PROCESSES, MAX_HOST_PROCESSES)
+}
+
+fn parse_count(text: &str, least: u64, most: u64) -> Result<Limit, String> {
+    let count = text.parse().ok().filter(|count| (least..=most).contains(count));
     match (text, count) {
         ("unlimited", _) => Ok(Limit::Unlimited),
         (_, Some(count)) => Ok(Limit::At(count)),
-        _ => Err(format!("expected a number between 1 and {MAX_GRAPH_NODES}, or unlimited")),
+        _ => Err(format!("expected a number between {least} and {most}, or unlimited")),
     }
 }
 

@@ -118,6 +118,7 @@ impl SettingArgs {
                 Some(Limit::Unlimited) => Change::Clear,
                 Some(Limit::At(percent)) => Change::Set(u32::try_from(percent).unwrap_or(u32::MAX)),
             },
+            host_processes: size(self.host_processes),
             graph_nodes: size(self.graph_nodes),
             workers: self.workers.map_or(Change::Keep, Change::Set),
             suspend_memory: size(self.suspend_memory),

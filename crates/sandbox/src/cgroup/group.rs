@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,12 +27,23 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
     }
 }
 
+/// A group below a broker's top group, with nobody in it: who lives holds its lock. Everybody can open the other groups, and
+/// so lock them; this one is made for its owner alone.
+pub(super) const LOCK: &str = "lock";
+
+/// What keeps a broker's groups from being taken for left-overs.
+pub(super) struct Held {
+    _lock: File,
+    /// Where versions before 0.2 look. Anybody else may have it: it keeps out nobody.
+    _top: Option<File>,
+}
+
 /// Makes a broker's top group and holds it. Another broker's sweep may remove it in between, so it is looked at again
 /// when it is locked.
-pub(super) fn take(path: &Path) -> io::Result<File> {
+pub(super) fn take(path: &Path) -> io::Result<Held> {
+    let place = path.join(LOCK);
     for _ in 0..ROUNDS {
-        make(path)?;
-        let lock = match File::open(path) {
+        let lock = match make(path).and_then(|()| make_private(&place)).and_then(|()| File::open(&place)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened?,
         };
@@ -41,11 +52,25 @@ pub(super) fn take(path: &Path) -> io::Result<File> {
             std::thread::sleep(std::time::Duration::from_millis(10));
             continue;
         }
-        if fs::metadata(path).is_ok_and(|now| lock.metadata().is_ok_and(|held| held.ino() == now.ino())) {
-            return Ok(lock);
+        if fs::metadata(&place).is_ok_and(|now| lock.metadata().is_ok_and(|held| held.ino() == now.ino())) {
+            let top = File::open(path).ok().filter(|top| matches!(try_lock(top), Ok(true)));
+            return Ok(Held { _lock: lock, _top: top });
         }
     }
     Err(io::Error::other(format!("{} is held by another process", path.display())))
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => result,
+    }
+}
+
+/// Removes a broker's top group, if nothing else is in it.
+pub(super) fn give_up(path: &Path) {
+    let _ = fs::remove_dir(path.join(LOCK));
+    let _ = fs::remove_dir(path);
 }
 
 /// Removes the groups of brokers that are gone, with nobody left inside.
@@ -53,7 +78,9 @@ pub(super) fn sweep(base: &Path, prefix: &str) {
     for child in children(base) {
         let path = base.join(&child);
         let ours = child.to_str().is_some_and(|name| name.starts_with(prefix));
-        let Ok(lock) = File::open(&path) else { continue };
+        // Earlier versions have none, and hold the top group itself.
+        let held = [path.join(LOCK), path.clone()].into_iter().find_map(|place| File::open(place).ok());
+        let Some(lock) = held else { continue };
         if !ours || !matches!(try_lock(&lock), Ok(true)) || anyone_below(&path) {
             continue;
         }
@@ -121,8 +148,9 @@ pub(super) fn allow(version: Version, group: &Path, rules: &[Rule]) -> io::Resul
     }
 }
 
-pub(super) fn limit_processes(group: &Path, most: u64) -> io::Result<()> {
-    fs::write(group.join("pids.max"), most.to_string())
+/// Of a group and all below it.
+pub(super) fn limit_processes(group: &Path, most: Option<u64>) -> io::Result<()> {
+    fs::write(group.join("pids.max"), most.map_or("max".to_owned(), |most| most.to_string()))
 }
 
 pub(super) fn limit_memory(version: Version, group: &Path, most: Option<u64>) -> io::Result<()> {
@@ -150,6 +178,15 @@ pub(super) fn limit_cpu(version: Version, group: &Path, percent: Option<u32>) ->
             fs::write(group.join("cpu.cfs_quota_us"), quota.as_deref().unwrap_or(V1_UNLIMITED))
         }
         Version::V2 => fs::write(group.join("cpu.max"), format!("{} {PERIOD_US}", quota.as_deref().unwrap_or("max"))),
+    }
+}
+
+/// All zones weigh the same where they compete for processors, however many workers they have. Written even though it is the
+/// kernel's default: a group may be one that somebody has changed.
+pub(super) fn weigh_cpu(version: Version, group: &Path) -> io::Result<()> {
+    match version {
+        Version::V1 => fs::write(group.join("cpu.shares"), "1024"),
+        Version::V2 => fs::write(group.join("cpu.weight"), "100"),
     }
 }
 
@@ -231,6 +268,43 @@ fn kill_inside(pid: u32, group: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Plain directories will do: the kernel's can be opened and locked by everybody as well.
+    #[test]
+    fn a_stranger_who_locks_the_groups_keeps_nobody_out() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = testkit::directory();
+        let top = directory.join("bulkhead-1");
+        fs::create_dir(&top).unwrap();
+        let stranger = File::open(&top).unwrap();
+        assert!(try_lock(&stranger).unwrap());
+        let held = take(&top).unwrap();
+        assert_eq!(fs::metadata(top.join(LOCK)).unwrap().permissions().mode() & 0o777, 0o700, "nobody else opens it");
+        assert!(take(&top).is_err(), "there is one broker");
+        drop(stranger);
+        sweep(&directory, "bulkhead-");
+        assert!(top.exists(), "whose broker lives is no left-over");
+        drop(held);
+        let stranger = File::open(&top).unwrap();
+        assert!(try_lock(&stranger).unwrap());
+        sweep(&directory, "bulkhead-");
+        assert!(!top.exists(), "a stranger keeps no left-overs");
+    }
+
+    /// A broker of an earlier version, which holds the top group.
+    #[test]
+    fn groups_of_an_earlier_version_are_left_alone_while_it_lives() {
+        let directory = testkit::directory();
+        let top = directory.join("bulkhead-1");
+        fs::create_dir(&top).unwrap();
+        let earlier = File::open(&top).unwrap();
+        assert!(try_lock(&earlier).unwrap());
+        sweep(&directory, "bulkhead-");
+        assert!(top.exists());
+        drop(earlier);
+        sweep(&directory, "bulkhead-");
+        assert!(!top.exists());
+    }
 
     #[test]
     fn a_group_that_never_empties_is_given_up() {

@@ -1,14 +1,15 @@
 //! The control groups around workers, which the broker makes: a jail cannot be built from inside alone.
 //!
 //! ```text
-//! <the broker's own group>/bulkhead-<number of the state directory>/    all workers: host memory
+//! <the broker's own group>/bulkhead-<number of the state directory>/    all workers: host memory, processes
+//!     lock/             nobody; held while the broker lives
 //!     w7/               a worker: device rules, number of processes
-//!     zone-team-a/      a zone that has limits of host memory or processor time, as all have by default
+//!     zone-team-a/      a zone: host memory, processor time and its weight, processes
 //!         w3/           one of its workers
 //! ```
 //!
-//! A worker that waits for a client is in a group of its own from its first instruction on. It is moved if its zone has
-//! limits, before it hears of its client: a move costs the kernel milliseconds, and everybody who wants to fork meanwhile
+//! A worker that waits for a client is in a group of its own from its first instruction on. It is moved into its
+//! zone's, before it hears of its client: a move costs the kernel milliseconds, and everybody who wants to fork meanwhile
 //! waits.
 //!
 //! Which hierarchies there are differs from machine to machine: version 2 has everything in one tree, version 1 a tree for
@@ -48,7 +49,7 @@ pub struct Cgroups {
     /// Why a part is missing.
     reasons: Vec<(Part, String)>,
     /// Held while the groups are in use, so that another broker does not take them for left-overs.
-    locks: Vec<File>,
+    held: Vec<group::Held>,
     processes: u64,
     /// Groups of workers, by slot, as paths below the trees' roots.
     workers: BTreeMap<usize, PathBuf>,
@@ -98,7 +99,7 @@ impl Cgroups {
 
     /// Makes the top group of a tree and tries a group below it; none when the tree gives nothing.
     fn take(&mut self, mut tree: Tree, devices: &[Rule]) -> io::Result<Option<Tree>> {
-        let lock = group::take(&tree.root)?;
+        let held = group::take(&tree.root)?;
         let taken: Vec<Controller> =
             tree.controllers.iter().copied().filter(|controller| !self.has(*controller)).collect();
         tree.controllers = group::enable(&tree, taken);
@@ -111,17 +112,17 @@ impl Cgroups {
             self.lacks(Part::DeviceRules, error.to_string());
         }
         if tree.has(Controller::Pids)
-            && let Err(error) = group::limit_processes(&probe, self.processes)
+            && let Err(error) = group::limit_processes(&probe, Some(self.processes))
         {
             tree.controllers.retain(|controller| *controller != Controller::Pids);
             self.lacks(Part::ProcessLimit, error.to_string());
         }
         let _ = std::fs::remove_dir(&probe);
         if tree.controllers.is_empty() && tree.version == Version::V1 {
-            let _ = std::fs::remove_dir(&tree.root);
+            group::give_up(&tree.root);
             return Ok(None);
         }
-        self.locks.push(lock);
+        self.held.push(held);
         Ok(Some(tree))
     }
 
@@ -156,10 +157,20 @@ impl Cgroups {
         }
     }
 
+    /// Limits the processes and threads of all workers together.
+    pub fn limit_all_processes(&self, most: Option<u64>) -> io::Result<()> {
+        match self.trees.iter().find(|tree| tree.has(Controller::Pids)) {
+            Some(tree) => group::limit_processes(&tree.root, most),
+            None if most.is_some() => Err(io::Error::other("no cgroup controller for processes")),
+            None => Ok(()),
+        }
+    }
+
     /// Whether limits can be kept here; else, what is lacking for it.
     pub fn can_limit(&self, limits: HostLimits) -> Result<(), &'static str> {
         match limits {
             HostLimits { memory: Some(_), .. } if !self.has(Controller::Memory) => Err("host memory"),
+            HostLimits { processes: Some(_), .. } if !self.has(Controller::Pids) => Err("processes"),
             HostLimits { cpu: Some(_), .. } if !self.has(Controller::Cpu) => Err("processor time"),
             _ => Ok(()),
         }
@@ -230,7 +241,8 @@ impl Cgroups {
     pub fn sweep(&mut self) {
         let mut found: Vec<PathBuf> = Vec::new();
         for tree in &self.trees {
-            let below = group::children(&tree.root);
+            let below = group::children(&tree.root).into_iter();
+            let below: Vec<PathBuf> = below.filter(|child| child != Path::new(group::LOCK)).collect();
             let inner = below
                 .iter()
                 .flat_map(|child| group::children(&tree.root.join(child)).into_iter().map(|leaf| child.join(leaf)));
@@ -256,7 +268,7 @@ impl Cgroups {
     /// Makes a zone's limits count; true when its workers must be moved into a group that is new.
     pub fn set_zone(&mut self, zone: &ZoneName, limits: HostLimits) -> io::Result<bool> {
         let known = self.zones.get(zone).copied();
-        if self.trees.is_empty() || known == Some(limits) || (known.is_none() && limits.is_none()) {
+        if self.trees.is_empty() || known == Some(limits) {
             return Ok(false);
         }
         let name = group_of(zone);
@@ -269,6 +281,10 @@ impl Cgroups {
             }
             if tree.has(Controller::Cpu) {
                 group::limit_cpu(tree.version, &path, limits.cpu)?;
+                group::weigh_cpu(tree.version, &path)?;
+            }
+            if tree.has(Controller::Pids) {
+                group::limit_processes(&path, limits.processes)?;
             }
             group::enable_below(tree, &path)?;
         }
@@ -296,7 +312,7 @@ impl Cgroups {
                 group::allow(tree.version, &group, devices)?;
             }
             if tree.has(Controller::Pids) {
-                group::limit_processes(&group, self.processes)?;
+                group::limit_processes(&group, Some(self.processes))?;
             }
             if tree.has(Controller::Memory) && tree.version == Version::V2 {
                 group::die_together(&group);
@@ -342,7 +358,7 @@ impl Cgroups {
         }
         if everything {
             for tree in &self.trees {
-                let _ = std::fs::remove_dir(&tree.root);
+                group::give_up(&tree.root);
             }
         }
     }

@@ -159,6 +159,8 @@ impl Terms {
                 *known = ZoneLimits {
                     pinned: lower(known.pinned, limits.pinned),
                     host_memory: lower(known.host_memory, limits.host_memory),
+                    host_processes: lower(known.host_processes, limits.host_processes),
+                    graph_nodes: lower(known.graph_nodes, limits.graph_nodes),
                     host_cpu: known.host_cpu.into_iter().chain(limits.host_cpu).min(),
                     ..*known
                 };
@@ -303,6 +305,18 @@ mod tests {
         assert!(refused(serde_json::json!({ "hostMemory": "1Mi" })).contains("at least 64Mi"));
         assert!(refused(serde_json::json!({ "hostCpu": 0 })).contains("hostCpu must be between"));
         assert!(refused(serde_json::json!({ "hostMemory": "much" })).contains("hostMemory"));
+        let said = serde_json::json!({ "hostProcesses": 300, "graphNodes": 7 });
+        let limits = of(serde_json::json!({}), said.clone()).unwrap();
+        assert_eq!((limits.host_processes, limits.graph_nodes), (Some(300), Some(7)));
+        let much = serde_json::json!({ "hostProcesses": 4_000_000, "graphNodes": 900_000_000 });
+        let limits = of(serde_json::json!({}), much.clone()).unwrap();
+        assert_eq!((limits.host_processes, limits.graph_nodes), (default.host_processes, default.graph_nodes));
+        let limits = of(much.clone(), said).unwrap();
+        assert_eq!((limits.host_processes, limits.graph_nodes), (Some(300), Some(7)));
+        let limits = of(much, serde_json::json!({})).unwrap();
+        assert_eq!((limits.host_processes, limits.graph_nodes), (Some(4_000_000), Some(900_000_000)));
+        assert!(refused(serde_json::json!({ "hostProcesses": 5 })).contains("hostProcesses must be between 256"));
+        assert!(refused(serde_json::json!({ "graphNodes": 0 })).contains("graphNodes must be between 1"));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use control::ZoneLimits;
 use control::host_defaults::HostDefaults;
-use control::zone::{MAX_HOST_CPU, MAX_PRIORITY, MIN_HOST_MEMORY};
+use control::zone::{
+    MAX_GRAPH_NODES, MAX_HOST_CPU, MAX_HOST_PROCESSES, MAX_PRIORITY, MIN_HOST_MEMORY, MIN_HOST_PROCESSES,
+};
 use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, ResourceClaim};
 use serde::Deserialize;
 
@@ -22,6 +24,8 @@ struct Text {
     pinned_memory: Option<String>,
     host_memory: Option<String>,
     host_cpu: Option<u32>,
+    host_processes: Option<u64>,
+    graph_nodes: Option<u64>,
 }
 
 /// What they said, and of which requests.
@@ -34,6 +38,8 @@ pub(super) struct Parameters {
     pinned: Option<u64>,
     host_memory: Option<u64>,
     host_cpu: Option<u32>,
+    host_processes: Option<u64>,
+    graph_nodes: Option<u64>,
     /// The cluster's operator has said it.
     from_class: bool,
 }
@@ -77,10 +83,28 @@ impl Parameters {
         if text.host_cpu.is_some_and(|percent| !(1..=MAX_HOST_CPU).contains(&percent)) {
             return Err(format!("hostCpu must be between 1 and {MAX_HOST_CPU} (percent of one CPU)"));
         }
+        for (name, said, least, most) in [
+            ("hostProcesses", text.host_processes, MIN_HOST_PROCESSES, MAX_HOST_PROCESSES),
+            ("graphNodes", text.graph_nodes, 1, MAX_GRAPH_NODES),
+        ] {
+            if said.is_some_and(|said| !(least..=most).contains(&said)) {
+                return Err(format!("{name} must be between {least} and {most}"));
+            }
+        }
         let requests = config.requests.clone().unwrap_or_default();
-        let Text { cap, priority, host_cpu, .. } = text;
+        let Text { cap, priority, host_cpu, host_processes, graph_nodes, .. } = text;
         let from_class = config.source == "FromClass";
-        Ok(Some(Self { requests, cap, priority, pinned, host_memory, host_cpu, from_class }))
+        Ok(Some(Self {
+            requests,
+            cap,
+            priority,
+            pinned,
+            host_memory,
+            host_cpu,
+            host_processes,
+            graph_nodes,
+            from_class,
+        }))
     }
 
     /// Whether they count for a request. What names a request counts for all of its alternatives.
@@ -98,6 +122,8 @@ impl Parameters {
         for (limit, said, default) in [
             (&mut limits.pinned, self.pinned, default.pinned),
             (&mut limits.host_memory, self.host_memory, default.host_memory),
+            (&mut limits.host_processes, self.host_processes, default.host_processes),
+            (&mut limits.graph_nodes, self.graph_nodes, default.graph_nodes),
         ] {
             let most = limit.or(default.filter(|_| !self.from_class));
             *limit = said.map(|said| most.map_or(said, |most| said.min(most))).or(*limit);

@@ -11,7 +11,7 @@ use super::spec::{Key, Spec};
 pub(crate) const MAX_OF_NAMESPACE: usize = 512;
 /// Grants of all namespaces; none is larger than the names in it, about 1.3 KiB.
 pub(crate) const MAX: usize = 8192;
-/// Remarks that are kept for the log.
+/// Remarks of each kind that are kept for the log: none of them takes the places of others.
 const MAX_NOTES: usize = 64;
 
 /// Something that an operator should read once.
@@ -35,6 +35,8 @@ pub(crate) struct Held {
     /// The same counts, so that the largest is found at once.
     ranking: BTreeSet<(usize, String)>,
     notes: BTreeSet<Note>,
+    /// A grant was left out, whether that was noted or not.
+    left_out: bool,
     /// One that was held is gone.
     freed: bool,
 }
@@ -78,7 +80,7 @@ impl Held {
 
     /// Whether a grant was left out, and one that was held is gone since.
     pub(crate) fn has_room_for_more(&self) -> bool {
-        self.freed && self.notes.iter().any(|note| matches!(note, Note::OverLimit { .. }))
+        self.freed && self.left_out
     }
 
     pub(crate) fn notes(&self) -> impl Iterator<Item = &Note> {
@@ -116,7 +118,9 @@ impl Held {
     }
 
     fn note(&mut self, note: Note) {
-        if self.notes.len() < MAX_NOTES {
+        self.left_out |= matches!(note, Note::OverLimit { .. });
+        let kind = std::mem::discriminant(&note);
+        if self.notes.iter().filter(|known| std::mem::discriminant(*known) == kind).count() < MAX_NOTES {
             self.notes.insert(note);
         }
     }
@@ -158,6 +162,23 @@ mod tests {
         assert_eq!((held.grants.len(), of(&held, "late")), (MAX, 20));
         assert!(!held.has_room_for_more() && !held.notes().any(|note| format!("{note:?}").contains("late")));
         assert!(held.notes.len() <= MAX_NOTES);
+    }
+
+    #[test]
+    fn invalid_grants_take_no_places_of_other_remarks() {
+        let mut held = Held::default();
+        let invalid = |name| (("greedy".to_owned(), format!("bad-{name}")), Err("why".to_owned()));
+        (0..10 * MAX_NOTES).map(invalid).for_each(|(key, error)| held.put(key, error));
+        assert_eq!(held.notes.len(), MAX_NOTES);
+        (0..=MAX_OF_NAMESPACE).for_each(|name| put(&mut held, "n", name));
+        assert!(held.notes().any(|note| *note == Note::OverLimit { namespace: "n".into() }));
+        held.remove(&("n".into(), "000000".into()));
+        assert!(held.has_room_for_more(), "what was left out is listed again");
+        // So many namespaces lose some that not all are named.
+        for namespace in 0..2 * MAX_NOTES {
+            (0..=MAX_OF_NAMESPACE).for_each(|name| put(&mut held, &format!("z-{namespace:03}"), name));
+        }
+        assert_eq!(held.notes.len(), 2 * MAX_NOTES);
     }
 
     #[test]
