@@ -13,8 +13,9 @@ use std::time::Duration;
 use crate::preemptor::{Costs, PreemptError, Preemptor};
 use crate::rm::{Calls, Class, DisableChannels, HandleInfo, KnownDriver, MAX_CHANNELS, Object, RmError, Timeslice};
 
-/// As many objects as are kept of one worker.
-const MAX_OBJECTS: usize = 4096;
+/// As many objects as are kept of one worker: more than contexts that fit on any GPU have. Those of contexts that are gone are dropped
+/// at the next look, which the broker sees to.
+const MAX_OBJECTS: usize = 16_384;
 
 /// A worker's objects, and the descriptor that gives a right over them.
 pub struct Nvidia<F = OwnedFd> {

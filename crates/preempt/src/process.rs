@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::packet;
 use zerocopy::{FromBytes, IntoBytes};
@@ -44,10 +45,7 @@ pub fn serve(socket: OwnedFd, driver: Option<KnownDriver>) -> io::Result<()> {
         };
         workers.retain(|_, worker| !worker.has_ended());
         let file = received.fds.into_iter().next();
-        let answer = |result: Result<(), String>| {
-            // Who does not take its answers does without.
-            let _ = packet::send_now(&*socket, Reply::new(&request, 0, result).as_bytes(), &[]);
-        };
+        let answer = |result: Result<(), String>| send(&socket, &Reply::new(&request, 0, result));
         match (request.kind, workers.get(&request.worker)) {
             (kind::PING, _) => answer(Ok(())),
             (kind::WATCH, None) if workers.len() < MAX_WORKERS => {
@@ -58,7 +56,8 @@ pub fn serve(socket: OwnedFd, driver: Option<KnownDriver>) -> io::Result<()> {
                 answer(watched.map(|watched| drop(workers.insert(request.worker, watched))));
             }
             (kind::FORGET, Some(_)) => {
-                workers.remove(&request.worker).into_iter().for_each(|worker| worker.forget());
+                // Its thread ends by itself.
+                workers.remove(&request.worker).into_iter().for_each(|worker| drop(worker.forget()));
                 answer(Ok(()));
             }
             (kind::NVIDIA..=kind::RELEASE, Some(worker)) => {
@@ -69,10 +68,29 @@ pub fn serve(socket: OwnedFd, driver: Option<KnownDriver>) -> io::Result<()> {
             _ => answer(Err("unknown worker or request".to_owned())),
         }
     }
-    for worker in workers.into_values() {
-        worker.finish();
+    // All are told before any is waited for: one whose last call does not return keeps nobody else stopped.
+    let ending: Vec<_> = workers.into_values().map(Watched::forget).collect();
+    for thread in ending {
+        let _ = thread.join();
     }
     Ok(())
+}
+
+/// Answers the broker. It waits for some answers, and takes them soon; who does not take those does without, as waiting for it
+/// would keep a worker's memory. Of others nobody misses one.
+fn send(socket: &OwnedFd, reply: &Reply) {
+    const TRIES: u32 = 50;
+    const PAUSE: Duration = Duration::from_millis(1);
+    if reply.kind == kind::OBJECT && reply.result().is_ok() {
+        return;
+    }
+    let is_waited_for = matches!(reply.kind, kind::STOP | kind::RESUME | kind::PING);
+    for _ in 0..if is_waited_for { TRIES } else { 1 } {
+        match packet::send_now(socket, reply.as_bytes(), &[]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+            _ => return,
+        }
+    }
 }
 
 #[cfg(test)]

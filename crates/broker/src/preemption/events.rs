@@ -20,9 +20,15 @@ use control::spawner::Program;
 use preempt::messages::{Reply, Request, kind};
 use preempt::rm::{Class, Object};
 
-const MESSAGES_PER_TURN: usize = 32;
+/// Of the preemptor, which answers for all workers.
+const MESSAGES_PER_TURN: usize = 1024;
 /// More clients than any driver library has.
 const MAX_CLIENTS: usize = 16;
+/// After so many objects of a worker the preemptor is to look which of them are still there: contexts that come and go leave
+/// theirs behind.
+const LOOK_AFTER: u32 = 1024;
+/// What drivers give by themselves.
+const USUAL_SLICE: Duration = Duration::from_micros(2_048);
 
 impl Broker {
     /// Starts the test, and then the preemptor, when it is time.
@@ -160,6 +166,7 @@ impl Broker {
         self.preemption.watched.clear();
         self.preemption.files.clear();
         self.preemption.pending.clear();
+        self.preemption.left_out.clear();
         // Whoever is off the GPU stays so until the next one knows it: only that resumes it.
         for id in std::mem::take(&mut self.preemption.announced) {
             self.scheduler.set_stoppable(id, false);
@@ -184,6 +191,8 @@ impl Broker {
     fn try_tell_preemptor(&mut self, request: Request) {
         if self.preemption.outbox.has_room() {
             self.tell_preemptor(request, &[]);
+        } else {
+            self.preemption.left_out.insert(request.worker);
         }
     }
 
@@ -234,6 +243,13 @@ impl Broker {
                 };
                 let Some(file) = file else { return Ok(()) };
                 let kind = if message.value == 0 { kind::SOFT } else { kind::NVIDIA };
+                if !is_lendable(kind, &file) {
+                    return Err(Violation::Malformed);
+                }
+                if !self.preemption.outbox.has_room() {
+                    self.preemption.left_out.insert(id);
+                    return Ok(());
+                }
                 if let (kind::NVIDIA, Some(number)) = (kind, message.named_descriptor()) {
                     let client = u32::try_from(message.value).map_err(|_| Violation::Malformed)?;
                     let files = self.preemption.files.entry(id).or_default();
@@ -254,14 +270,20 @@ impl Broker {
                 let [client, parent, handle, class, engine] = words;
                 let object = Object { client, parent, handle, class, engine, descriptor: -1 };
                 self.try_tell_preemptor(Request::of_object(id, object));
-                if let Some(slice) = self.preemption.slices.get(&id).copied()
+                let told = self.preemption.told.entry(id).or_default();
+                *told = (*told + 1) % LOOK_AFTER;
+                if *told == 0 {
+                    let slice = self.preemption.slices.get(&id).copied().unwrap_or(USUAL_SLICE);
+                    self.set_slice(id, slice);
+                } else if let Some(slice) = self.preemption.slices.get(&id).copied()
                     && object.kind() == Some(Class::ChannelGroup)
                 {
                     self.set_slice(id, slice);
                 }
             }
+            // Once for each time that it is asked. Of what was left out it is asked again.
+            _ if self.preemption.left_out.remove(&id) || !self.preemption.announced.insert(id) => {}
             _ => {
-                self.preemption.announced.insert(id);
                 self.scheduler.set_stoppable(id, self.preemption.can_stop(id));
                 self.set_stopped(id);
             }
@@ -324,6 +346,10 @@ impl Broker {
         for (client, number) in &files {
             // One that is gone takes its objects along.
             let Some(Ok(file)) = self.workers.get(id).map(|worker| worker.take_descriptor(*number)) else { continue };
+            // One that has fallen may have put another file there.
+            if !is_lendable(kind::NVIDIA, &file) {
+                continue;
+            }
             self.tell_preemptor(Request::new(kind::NVIDIA, id, (*client).into()), &[file.as_fd()]);
         }
         self.tell_preemptor(request, &[]);
@@ -346,6 +372,8 @@ impl Broker {
         self.preemption.files.remove(&id);
         self.preemption.pending.remove(&id);
         self.preemption.announced.remove(&id);
+        self.preemption.left_out.remove(&id);
+        self.preemption.told.remove(&id);
         self.preemption.preempted.remove(&id);
         self.preemption.ever_preempted.remove(&id);
         if self.preemption.watched.remove(&id) {
@@ -398,6 +426,37 @@ impl Broker {
         {
             // Its hang-up is its result.
             running.child.kill();
+        }
+    }
+}
+
+/// Whether a descriptor is what workers lend: the driver's control file, or the page of a software GPU. Others are not even held for
+/// a moment, as closing them may take as long as whoever made them likes. Nor does looking wait for a file system.
+fn is_lendable(kind: u32, file: impl AsFd) -> bool {
+    use rustix::fs::{AtFlags, FileType, SealFlags, StatxFlags};
+    if kind == kind::SOFT {
+        return rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+    }
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(file.as_fd(), c"", flags, StatxFlags::TYPE).is_ok_and(|stat| {
+        let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
+        is_device && (stat.stx_rdev_major, stat.stx_rdev_minor) == preempt::rm::CONTROL_DEVICE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_workers_lend_is_taken() {
+        let (page, _words) = preempt::soft::make_page().unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let (socket, _other) = packet::pair().unwrap();
+        let open = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(is_lendable(kind::SOFT, &page) && !is_lendable(kind::NVIDIA, &page));
+        for file in [null.as_fd(), socket.as_fd(), open.as_fd()] {
+            assert!(!is_lendable(kind::SOFT, file) && !is_lendable(kind::NVIDIA, file));
         }
     }
 }

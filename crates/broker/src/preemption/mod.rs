@@ -87,6 +87,10 @@ pub(crate) struct Preemption {
     ask_again: Option<Instant>,
     /// Workers that have told of all their channels.
     announced: BTreeSet<u64>,
+    /// Workers of which something was left out for want of room.
+    left_out: BTreeSet<u64>,
+    /// How many objects each has told of since the preemptor last looked which are still there.
+    told: BTreeMap<u64, u32>,
     /// Workers that the scheduler wants off the GPU.
     preempted: BTreeSet<u64>,
     /// Those that it ever wanted off.
@@ -114,6 +118,8 @@ impl Preemption {
             frozen: Frozen::default(),
             ask_again: None,
             announced: BTreeSet::new(),
+            left_out: BTreeSet::new(),
+            told: BTreeMap::new(),
             preempted: BTreeSet::new(),
             ever_preempted: BTreeSet::new(),
             pending: BTreeMap::new(),

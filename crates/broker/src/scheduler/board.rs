@@ -242,7 +242,8 @@ impl Board {
                     self.workers.insert(id, Worker::new(zone, &gpus, page, bell));
                 }
                 Command::Frozen(id, frozen) => {
-                    if let Some(worker) = self.workers.get_mut(&id) {
+                    // Who has something said about it again and again is silent all the same.
+                    if let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.frozen != frozen) {
                         worker.frozen = frozen;
                         worker.forgive_silence();
                     }
@@ -253,7 +254,7 @@ impl Board {
                     }
                 }
                 Command::Off(id, off) => {
-                    if let Some(worker) = self.workers.get_mut(&id) {
+                    if let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.off != off) {
                         worker.off = off;
                         worker.forgive_silence();
                     }

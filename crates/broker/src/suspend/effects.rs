@@ -262,12 +262,13 @@ impl Broker {
         if !self.config.suspend.on_demand {
             return false;
         }
-        if self.suspend.is_making_room() {
+        let now = Instant::now();
+        let holds = |victim: u64| self.workers.get(victim).is_some_and(|worker| worker.charged_on(gpu) > 0);
+        if self.suspend.is_making_room(now, holds) {
             return true;
         }
-        let victims = self.suspend.who_makes_room(id, Instant::now());
-        let holds = |victim: &u64| self.workers.get(*victim).is_some_and(|worker| worker.charged_on(gpu) > 0);
-        let victims: Vec<u64> = victims.into_iter().filter(holds).collect();
+        let victims = self.suspend.who_makes_room(id, now);
+        let victims: Vec<u64> = victims.into_iter().filter(|victim| holds(*victim)).collect();
         victims.into_iter().any(|victim| self.ask_to_suspend(victim).is_ok())
     }
 

@@ -44,6 +44,9 @@ const NOT_SOON: Duration = Duration::from_secs(10);
 /// How long a worker waits for calls and work under way: of a client that is idle anyway, and of any.
 const IDLE_WAIT: Duration = Duration::from_millis(50);
 const WAIT: Duration = Duration::from_secs(3);
+/// One that leaves is gone by then, and later by a little for each GiB, of which a worker moves twenty in a second.
+const LEAVES_WITHIN: Duration = Duration::from_secs(3);
+const EACH_GIB: Duration = Duration::from_millis(200);
 
 /// How clients are suspended.
 #[derive(Debug, Clone, Copy)]
@@ -443,9 +446,15 @@ impl<M> Suspension<M> {
         policy::who_makes_room(candidates)
     }
 
-    /// Whether somebody is on the way out already.
-    pub(crate) fn is_making_room(&self) -> bool {
-        self.workers.values().any(|known| matches!(known.state, State::Asked { .. } | State::Leaving { .. }))
+    /// Whether one of those that `counts` is on the way out already, and not for longer than that takes: whoever waits for room
+    /// does not wait for one that never leaves.
+    pub(crate) fn is_making_room(&self, now: Instant, counts: impl Fn(u64) -> bool) -> bool {
+        let is_leaving = |known: &Tracked<M>| match &known.state {
+            State::Asked { since, .. } => now < *since + WAIT + LEAVES_WITHIN,
+            State::Leaving { mover, .. } => now + MOVE_TIMEOUT < mover.until + known.leaves_within(),
+            _ => false,
+        };
+        self.workers.iter().any(|(id, known)| is_leaving(known) && counts(*id))
     }
 
     /// There is room on the GPU: those who wait for it need not wait longer.

@@ -282,3 +282,20 @@ fn a_new_broker_learns_whose_memory_is_away() {
     // Whoever says so unasked is told to go on.
     assert_eq!(suspension.on_message(2, away, now), Some(Effect::Resume(2)));
 }
+
+/// One that takes its time, for whatever reason, keeps others from the GPU for so long and no longer.
+#[test]
+fn room_is_not_expected_of_one_that_never_leaves() {
+    let mut suspension = own();
+    let start = Instant::now();
+    idle(&mut suspension, &[1], start);
+    suspension.asked(1, start);
+    let all = |_| true;
+    assert!(suspension.is_making_room(start, all) && !suspension.is_making_room(start, |_| false), "on another GPU");
+    assert!(!suspension.is_making_room(start + WAIT + LEAVES_WITHIN, all));
+    let said = Said::Suspended { itself: Some(10 << 30), away: false };
+    assert_eq!(suspension.on_message(1, said, start), Some(Effect::StartMove(1, Move::Out)));
+    suspension.move_started(1, Move::Out, None, start);
+    let by = start + LEAVES_WITHIN + 10 * EACH_GIB;
+    assert!(suspension.is_making_room(by - SECOND, all) && !suspension.is_making_room(by, all));
+}

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Done;
 use super::budget::Limit;
+use super::{Done, EACH_GIB, LEAVES_WITHIN, MOVE_TIMEOUT};
 use control::checkpoint::Move;
 use control::link::MoveReport;
 use control::messages::refusal;
@@ -121,6 +121,12 @@ pub(crate) struct Snapshot {
 }
 
 impl<M> Tracked<M> {
+    /// How long it may take to leave.
+    pub(super) fn leaves_within(&self) -> Duration {
+        let gibs = u32::try_from(self.bytes >> 30).unwrap_or(u32::MAX);
+        LEAVES_WITHIN.saturating_add(EACH_GIB.saturating_mul(gibs)).min(MOVE_TIMEOUT)
+    }
+
     pub(super) fn new(now: Instant) -> Self {
         Self {
             done: (0, None),

@@ -7,21 +7,19 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::packet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
-use zerocopy::IntoBytes;
 
 use crate::messages::{Reply, Request, kind};
 use crate::nvidia::Nvidia;
 use crate::preemptor::{PreemptError, Preemptor};
-use crate::rm::KnownDriver;
+use crate::rm::{CONTROL_DEVICE, KnownDriver};
 use crate::soft::Soft;
 
 const STACK: usize = 256 << 10;
 /// A worker that has fallen may tell of objects without end.
 const MAX_WAITING: usize = 1024;
-/// Major and minor number of `/dev/nvidiactl`, the same on every machine.
-const NVIDIACTL: (u32, u32) = (195, 255);
+/// More than any driver library has. Without root their descriptors stay here.
+const MAX_CLIENTS: usize = 16;
 
 /// A request, and the descriptor that came with it.
 struct Ask(Request, Option<OwnedFd>);
@@ -61,20 +59,13 @@ impl Watched {
         self.thread.is_finished()
     }
 
-    /// Has the thread resume the worker and let go of it.
-    pub(super) fn forget(self) {
-        let Self { commands, bell, .. } = self;
+    /// Has the thread resume the worker and let go of it; answers the thread, which then ends.
+    pub(super) fn forget(self) -> JoinHandle<()> {
+        let Self { commands, bell, thread } = self;
         // That nobody can send any more is what the thread sees.
         drop(commands);
         let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
-    }
-
-    /// As [`Watched::forget`], and returns when that is done.
-    pub(super) fn finish(self) {
-        let Self { commands, bell, thread } = self;
-        drop(commands);
-        let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
-        let _ = thread.join();
+        thread
     }
 }
 
@@ -106,9 +97,7 @@ impl Worker {
                 Ok(Ask(request, file)) => {
                     let start = Instant::now();
                     let result = self.answer(&request, file);
-                    let reply = Reply::new(&request, start.elapsed().as_micros() as u64, result);
-                    // Who does not take its answers does without; waiting would keep the worker's memory.
-                    let _ = packet::send_now(socket, reply.as_bytes(), &[]);
+                    super::send(socket, &Reply::new(&request, start.elapsed().as_micros() as u64, result));
                     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
                 }
                 Err(mpsc::TryRecvError::Disconnected) => return self.resume_at_last(),
@@ -135,12 +124,15 @@ impl Worker {
                 let file = file.ok_or_else(missing)?;
                 // A worker that has fallen may name any of its descriptors.
                 let device = rustix::fs::fstat(&file).map_err(|error| error.to_string())?.st_rdev;
-                if (rustix::fs::major(device), rustix::fs::minor(device)) != NVIDIACTL {
+                if (rustix::fs::major(device), rustix::fs::minor(device)) != CONTROL_DEVICE {
                     return Err("not a descriptor of /dev/nvidiactl".to_owned());
                 }
                 if let Some((_, known)) = self.clients.iter_mut().find(|(known, _)| *known == client) {
                     known.lend(file);
                     return Ok(());
+                }
+                if self.clients.len() >= MAX_CLIENTS {
+                    return Err("too many clients".to_owned());
                 }
                 let mut known = Nvidia::new(driver, file);
                 // A client of another process is refused by RM: the descriptor has no right over it.

@@ -14,3 +14,6 @@ pub use abi::{Alloc, AllocWithRights, Control, DisableChannels, Free, HandleInfo
 pub use call::{Calls, RmError, Status};
 pub use driver::{DriverVersion, KnownDriver, UnknownDriver};
 pub use object::{Class, Object};
+
+/// Major and minor number of `/dev/nvidiactl`, the same on every machine.
+pub const CONTROL_DEVICE: (u32, u32) = (195, 255);

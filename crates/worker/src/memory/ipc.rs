@@ -4,6 +4,7 @@
 //! their neighbours along, as natively, which the broker keeps within the zone. An import is a mapping of its own, of
 //! which the client may name the piece that was exported, and nothing else.
 
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 
@@ -81,30 +82,52 @@ impl From<NotShared> for Refusal {
     }
 }
 
+/// Exports under way, by number, and what of: a block that is freed meanwhile, and perhaps another one at its address by then, is not
+/// the one whose memory was described.
+#[derive(Default)]
+pub(super) struct Exporting {
+    last: u64,
+    addresses: HashMap<u64, u64>,
+}
+
+impl Exporting {
+    fn begin(&mut self, address: u64) -> u64 {
+        self.last += 1;
+        self.addresses.insert(self.last, address);
+        self.last
+    }
+
+    /// The block at an address goes.
+    fn spoil(&mut self, address: u64) {
+        self.addresses.retain(|_, of| *of != address);
+    }
+
+    /// Whether the block was there all the time.
+    fn end(&mut self, number: u64) -> bool {
+        self.addresses.remove(&number).is_some()
+    }
+}
+
 impl Memory {
     /// Offers a block to others; answers with its token, the same one as before if there is one.
     pub(crate) fn export(&self, address: u64, len: u64, kind: u64) -> Result<Token, Refusal> {
         let epoch = self.ledger.epoch();
-        let Home { device, base, size, room, has_neighbours } = {
-            let state = self.state();
+        let (home, number) = {
+            let mut state = self.state();
             if let Some(known) = state.exports.get(&address).filter(|known| known.epoch == epoch) {
                 return Ok(known.token);
             }
-            Self::home_of(&state, address).ok_or(INVALID)?
+            let home = Self::home_of(&state, address).filter(|home| len > 0 && len <= home.room).ok_or(INVALID)?;
+            // From here on others may map it, also when the broker is gone that knew of it: it stays where it is.
+            if let Some(backed) = state.backed.get_mut(&home.base) {
+                backed.is_shared = true;
+            }
+            (home, state.exporting.begin(address))
         };
-        if len == 0 || len > room {
-            return Err(INVALID);
-        }
-        // From here on others may map it, also when the broker is gone that knew of it: it stays where it is.
-        if let Some(backed) = self.state().backed.get_mut(&base) {
-            backed.is_shared = true;
-        }
-        let file = self.descriptor_of(base)?;
-        let flags = if has_neighbours { shared_flags::HAS_NEIGHBOURS } else { 0 };
-        let details = Shared { kind, size, offset: address - base, len, flags };
-        let token = self.ledger.export(self.gpu(device), details, Token::default(), Some(borrow(&file)))?;
+        let offered = self.offer(&home, address, len, kind);
         let mut state = self.state();
-        let freed = !state.blocks.contains_key(&address);
+        let freed = !state.exporting.end(number);
+        let token = offered?;
         let first = state.exports.get(&address).filter(|known| known.epoch == epoch).map(|known| known.token);
         if freed || first.is_some() {
             drop(state);
@@ -115,9 +138,22 @@ impl Memory {
         Ok(token)
     }
 
+    /// Has the broker keep a descriptor of the memory that a block is in.
+    fn offer(&self, home: &Home, address: u64, len: u64, kind: u64) -> Result<Token, Refusal> {
+        let Home { device, base, size, has_neighbours, .. } = *home;
+        let file = self.descriptor_of(base)?;
+        let flags = if has_neighbours { shared_flags::HAS_NEIGHBOURS } else { 0 };
+        let details = Shared { kind, size, offset: address - base, len, flags };
+        Ok(self.ledger.export(self.gpu(device), details, Token::default(), Some(borrow(&file)))?)
+    }
+
     /// Takes a block that is being freed back from those who might still open it.
     pub(super) fn withdraw(&self, address: u64) {
-        let gone = self.state().exports.remove(&address);
+        let gone = {
+            let mut state = self.state();
+            state.exporting.spoil(address);
+            state.exports.remove(&address)
+        };
         if let Some(gone) = gone {
             self.ledger.withdraw(gone.token);
         }
@@ -317,4 +353,21 @@ fn forget(state: &mut State, start: u64) -> Option<Import> {
 
 fn borrow(file: &OwnedFd) -> BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a broker would keep is the memory of the block that is gone, and nobody would pay for it.
+    #[test]
+    fn a_block_that_is_freed_while_it_is_exported_is_not() {
+        let mut exporting = Exporting::default();
+        let numbers = [0x1000, 0x1000, 0x2000].map(|address| exporting.begin(address));
+        exporting.spoil(0x1000);
+        // Another block lies there by now.
+        let next = exporting.begin(0x1000);
+        assert_eq!(numbers.map(|number| exporting.end(number)), [false, false, true]);
+        assert!(exporting.end(next) && !exporting.end(next));
+    }
 }

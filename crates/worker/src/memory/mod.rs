@@ -75,6 +75,8 @@ struct State {
     client_maps: BTreeMap<u64, ClientMap>,
     /// Blocks that others may open, by address.
     exports: HashMap<u64, ipc::Exported>,
+    /// Exports under way.
+    exporting: ipc::Exporting,
     /// Memory of other workers, by the address of the piece.
     imports: BTreeMap<u64, ipc::Import>,
     arenas: BTreeMap<u64, u64>,
@@ -100,6 +102,7 @@ impl Memory {
             last_physical: 0,
             client_maps: BTreeMap::new(),
             exports: HashMap::new(),
+            exporting: ipc::Exporting::default(),
             imports: BTreeMap::new(),
             arenas: BTreeMap::new(),
             globals: Globals::default(),

@@ -188,13 +188,13 @@ pub(crate) fn begin(worker: &Worker, CaptureBegin { stream, mode }: CaptureBegin
 pub(crate) fn begin_to_graph(worker: &Worker, request: CaptureBeginToGraph<'_>) -> Outcome {
     let stream = worker.handles.find(request.stream)?;
     let graph = worker.handles.find(request.graph)?;
+    let _still = worker.turns.hold_still(worker);
+    let mut graphs = worker.graphs.at_work();
     let nodes = node_list(worker, request.nodes)?;
     let edges = edge_list(request.edges, nodes.len())?;
     if !nodes.iter().all(|node| node.parent().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
-    let _still = worker.turns.hold_still(worker);
-    let mut graphs = worker.graphs.at_work();
     let raw = raw_nodes(&nodes);
     let edges = if edges.is_empty() { std::ptr::null() } else { edges.as_ptr() };
     // It may have been closed meanwhile, and from here on it is not.
@@ -320,9 +320,9 @@ pub(crate) fn describe(
 
 pub(crate) fn update(worker: &Worker, CaptureUpdate { stream, flags, nodes, edges }: CaptureUpdate<'_>) -> Outcome {
     let stream = worker.handles.find(stream)?;
+    let _graphs = worker.graphs.at_work();
     let nodes = node_list(worker, nodes)?;
     let edges = edge_list(edges, nodes.len())?;
-    let _graphs = worker.graphs.at_work();
     let mut raw = raw_nodes(&nodes);
     let (driver, stream) = (&worker.driver, stream.raw as CUstream);
     // SAFETY: stream and nodes were checked.

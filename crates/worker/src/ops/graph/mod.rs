@@ -143,6 +143,7 @@ pub(crate) fn clone(worker: &Worker, GraphClone { graph }: GraphClone, reply: Re
 pub(crate) fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> Outcome {
     let add = request.add;
     let graph = worker.handles.find(request.graph)?;
+    let _graphs = worker.graphs.at_work();
     let (from, to) = (node_list(worker, request.from)?, node_list(worker, request.to)?);
     let edges = edge_list(request.edges, from.len())?;
     if from.len() != to.len() {
@@ -152,7 +153,6 @@ pub(crate) fn dependencies(worker: &Worker, request: GraphDependencies<'_>) -> O
     if !from.iter().chain(&to).all(inside) {
         return Err(invalid());
     }
-    let _graphs = worker.graphs.at_work();
     let (driver, raw, count) = (&worker.driver, graph.raw as CUgraph, from.len());
     let (from, to) = (raw_nodes(&from), raw_nodes(&to));
     // SAFETY: graph and nodes were checked, and the arrays have the same length.

@@ -1,4 +1,7 @@
 //! Adding, changing and reading nodes.
+//!
+//! Nodes are looked up with [`Graphs::at_work`](super::Graphs) held, and let go of before it is: one that is destroyed while somebody
+//! else has it would lie in its graph without a handle, and get another one.
 
 use std::sync::Arc;
 
@@ -25,13 +28,13 @@ fn context(worker: &Worker) -> Result<CUcontext, Refusal> {
 
 pub(crate) fn add(worker: &Worker, request: NodeAdd<'_>, reply: Reply<'_, '_, NodeAdd<'_>>) -> Outcome {
     let graph = worker.handles.find(request.graph)?;
+    let params = Params::check(worker, request.params)?;
+    let mut graphs = worker.graphs.at_work();
     let needed = node_list(worker, request.dependencies)?;
     let edges = edge_list(request.edges, needed.len())?;
-    let params = Params::check(worker, request.params)?;
     if !needed.iter().all(|node| node.parent().is_some_and(|parent| Arc::ptr_eq(parent, &graph))) {
         return Err(invalid());
     }
-    let mut graphs = worker.graphs.at_work();
     worker.handles.room()?;
     let weight = params.nodes();
     budget::room(worker, weight)?;
@@ -141,9 +144,10 @@ fn make(
 }
 
 pub(crate) fn set(worker: &Worker, NodeSet { node, params }: NodeSet<'_>) -> Outcome {
-    let node = worker.handles.find(node)?;
+    worker.handles.find(node)?;
     let params = Params::check(worker, params)?;
     let _graphs = worker.graphs.at_work();
+    let node = worker.handles.find(node)?;
     let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
     // SAFETY: node and parameters were checked; structs are locals.
     let result = unsafe {
@@ -171,9 +175,10 @@ pub(crate) fn set(worker: &Worker, NodeSet { node, params }: NodeSet<'_>) -> Out
 
 pub(crate) fn exec_set(worker: &Worker, ExecNodeSet { exec, node, params }: ExecNodeSet<'_>) -> Outcome {
     let exec = worker.handles.find(exec)?;
-    let node = worker.handles.find(node)?;
+    worker.handles.find(node)?;
     let params = Params::check(worker, params)?;
     let _graphs = worker.graphs.at_work();
+    let node = worker.handles.find(node)?;
     let (driver, whole, raw) = (&worker.driver, exec.raw as CUgraphExec, node.raw as CUgraphNode);
     // SAFETY: handles and parameters were checked; structs are locals.
     let result = unsafe {
@@ -201,12 +206,13 @@ pub(crate) fn exec_set(worker: &Worker, ExecNodeSet { exec, node, params }: Exec
 }
 
 pub(crate) fn get(worker: &Worker, NodeGet { node }: NodeGet, reply: Reply<'_, '_, NodeGet>) -> Outcome {
-    let node = worker.handles.find(node)?;
     let _graphs = worker.graphs.at_work();
+    let node = worker.handles.find(node)?;
     describe(worker, &node, reply)
 }
 
 pub(crate) fn kind(worker: &Worker, NodeType { node }: NodeType, reply: Reply<'_, '_, NodeType>) -> Outcome {
+    let _graphs = worker.graphs.at_work();
     let node = worker.handles.find(node)?;
     let mut kind = 0;
     // SAFETY: the node was checked; the output is a local.
@@ -226,12 +232,12 @@ pub(crate) fn destroy(worker: &Worker, NodeDestroy { node }: NodeDestroy) -> Out
 
 pub(crate) fn attribute(worker: &Worker, request: NodeAttribute, reply: Reply<'_, '_, NodeAttribute>) -> Outcome {
     let NodeAttribute { node, attribute: which, mut value, set } = request;
+    let _graphs = worker.graphs.at_work();
     let node = worker.handles.find(node)?;
     // Those with handles in them must not reach the driver unchecked.
     if !is_plain_launch_attribute(which) {
         return Err(Refusal::Code(CUDA_ERROR_NOT_SUPPORTED));
     }
-    let _graphs = worker.graphs.at_work();
     let (driver, raw) = (&worker.driver, node.raw as CUgraphNode);
     // SAFETY: the node was checked; the value is a local.
     succeed(unsafe {
