@@ -10,14 +10,14 @@ import argparse
 import json
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from shares import TARGET, Proxy
+from shares import proxy_of_three
+from tenants import TARGET, state_directory
+from tenants import Tenant as SpokenTo
 
 ENDLESS = -1
 KERNEL = r"""
@@ -106,30 +106,9 @@ def tenant(rounds_per_ms):
     os._exit(0)
 
 
-class Tenant:
+class Tenant(SpokenTo):
     def __init__(self, options, zone, rounds_per_ms=0):
-        environment = dict(os.environ)
-        if zone:
-            environment["BULKHEAD_SOCKET"] = f"{options.state}/zones/{zone}/sock"
-            environment["LD_LIBRARY_PATH"] = f"{options.stage / 'lib/bulkhead'}:{environment.get('LD_LIBRARY_PATH', '')}"
-        command = [sys.executable, __file__, "--tenant", "--rounds-per-ms", str(rounds_per_ms)]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-
-    def hear(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a tenant ended with {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.hear()
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
+        super().__init__(options, zone, __file__, "--tenant", "--rounds-per-ms", rounds_per_ms)
 
 
 def rates(tenants, lengths, seconds, settle):
@@ -177,14 +156,12 @@ def main():
     if options.tenant:
         return tenant(options.rounds_per_ms)
     options.bulkhead = options.stage / "bin/bulkhead"
-    directory = tempfile.mkdtemp(prefix="bulkhead-mixes-")
-    os.chmod(directory, 0o755)  # The broker runs as another user than root.
-    options.state = directory + "/state"
+    options.state = state_directory("mixes")
     native = Tenant(options, None)
     speed = native.hear()["rounds_per_ms"]
     bare = rates([native], [2000], options.seconds, options.settle)[0]
     native.end()
-    proxy = Proxy(options)
+    proxy = proxy_of_three(options)
     tenants = []
     try:
         rows = ROWS[: options.rows]
@@ -213,8 +190,6 @@ def main():
         for each in tenants:
             each.end()
         proxy.end()
-        if os.environ.get("BULKHEAD_BENCH_LOG"):
-            print(pathlib.Path(options.state + ".log").read_text())
 
 
 if __name__ == "__main__":

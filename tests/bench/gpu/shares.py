@@ -10,15 +10,13 @@ import argparse
 import json
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-TARGET = HERE.parents[2] / "target"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from tenants import TARGET, Proxy, environment, state_directory
 
 
 # ---- the tenant ----
@@ -107,14 +105,8 @@ def tenant(kind, size):
 class Tenant:
     def __init__(self, options, zone, kind="matmul", size=8192):
         command = [sys.executable, __file__, "--tenant", kind, "--size", str(size)]
-        environment = dict(os.environ)
-        if zone:
-            environment["BULKHEAD_SOCKET"] = f"{options.state}/zones/{zone}/sock"
-            library = options.stage / "lib/bulkhead"
-            environment["LD_LIBRARY_PATH"] = f"{library}:{environment.get('LD_LIBRARY_PATH', '')}"
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment(options, zone))
 
     def hear(self):
         line = self.process.stdout.readline()
@@ -153,45 +145,10 @@ def measure(tenants, seconds, settle):
     return reports
 
 
-class Proxy:
-    def __init__(self, options):
-        self.options = options
-        config = pathlib.Path(options.state + ".toml")
-        config.write_text("".join(f'[zones.{zone}]\nmemory = "30GiB"\n' for zone in "abc"))
-        self.log = open(options.state + ".log", "w")
-        self.process = subprocess.Popen(
-            [options.bulkhead, "proxy", "--backend", options.backend, "--state-dir", options.state, "--config", config,
-             "--jail", options.jail, "--spare-workers", "2"],
-            stderr=self.log,
-        )
-        for _ in range(600):
-            if pathlib.Path(options.state, "admin.sock").exists() and self.status():
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise SystemExit("the proxy does not start:\n" + pathlib.Path(self.log.name).read_text())
-
-    def ask(self, *words):
-        command = [self.options.bulkhead, *words, "--socket", self.options.state + "/admin.sock"]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def status(self):
-        done = self.ask("status", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
-
-    def zones(self):
-        return {zone["name"]: zone for zone in self.status()["zones"]}
-
-    def set(self, zone, **settings):
-        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-        done = self.ask("zones", "set", zone, *words)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=30)
+def proxy_of_three(options):
+    """A proxy with zones a, b and c, whose settings are changed between rows."""
+    config = "".join(f'[zones.{zone}]\nmemory = "30GiB"\n' for zone in "abc")
+    return Proxy(options, config, "--spare-workers", "2")
 
 
 def shares(proxy, options, name, weights, alone):
@@ -243,12 +200,10 @@ def main():
     import mixes
 
     options.bulkhead = options.stage / "bin/bulkhead"
-    directory = tempfile.mkdtemp(prefix="bulkhead-shares-")
-    os.chmod(directory, 0o755)  # The broker runs as another user than root.
-    options.state = directory + "/state"
+    options.state = state_directory("shares")
     brief = min(options.seconds, 5)
 
-    proxy = Proxy(options)
+    proxy = proxy_of_three(options)
     try:
         native = measure([Tenant(options, None)], brief, 1)[0]["rate"]
         proxied = measure([Tenant(options, "a")], brief, 1)[0]["rate"]

@@ -12,16 +12,14 @@ A client is this script again, with --client. Contents are compared by sums of 6
 
 import argparse
 import json
-import os
 import pathlib
 import random
-import subprocess
 import sys
-import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-TARGET = HERE.parents[2] / "target"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import tenants
+
 GIB = 1 << 30
 
 
@@ -79,71 +77,27 @@ def training(steps):
 
 # ---- who runs them ----
 
-class Client:
+class Client(tenants.Tenant):
     def __init__(self, options, zone, *words):
-        environment = dict(os.environ)
-        environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        if zone:
-            environment["BULKHEAD_SOCKET"] = f"{options.state}/zones/{zone}/sock"
-            environment["LD_LIBRARY_PATH"] = f"{options.stage / 'lib/bulkhead'}:{environment.get('LD_LIBRARY_PATH', '')}"
-        command = [sys.executable, __file__, "--client", *map(str, words)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-
-    def hear(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a client ended with {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.hear()
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
+        super().__init__(options, zone, __file__, "--client", *words, CUBLAS_WORKSPACE_CONFIG=":4096:8")
 
 
-class Proxy:
-    def __init__(self, options, memory):
-        directory = tempfile.mkdtemp(prefix="bulkhead-suspend-")
-        os.chmod(directory, 0o755)  # The broker runs as another user than root.
-        self.options, options.state = options, directory + "/state"
-        config = pathlib.Path(directory + "/config.toml")
-        zone = f'memory = "{memory}GiB"\nhost_memory = "unlimited"\nsuspend_memory = "{options.host}GiB"\n'
-        config.write_text(f'suspend_memory = "{options.host}GiB"\nsuspend_on_demand = true\n'
-                          + "".join(f"[zones.{name}]\n{zone}" for name in "ab"))
-        self.log = open(directory + "/log", "w")
-        self.process = subprocess.Popen(
-            [options.bulkhead, "proxy", "--backend", "nvidia", "--state-dir", options.state, "--config", config,
-             "--jail", options.jail], stderr=self.log)
-        for _ in range(600):
-            if self.ask("status").returncode == 0:
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise SystemExit("the proxy does not start:\n" + pathlib.Path(self.log.name).read_text())
+def proxy_of_two(options):
+    """A proxy with zones a and b, whose clients make room for each other."""
+    zone = f'memory = "{options.memory}"\nhost_memory = "unlimited"\nsuspend_memory = "{options.host}GiB"\n'
+    node = f'[proxy]\nsuspend_memory = "{options.host}GiB"\nsuspend_on_demand = true\n'
+    return tenants.Proxy(options, node + "".join(f"[zones.{name}]\n{zone}" for name in "ab"))
 
-    def ask(self, *words):
-        command = [self.options.bulkhead, *words, "--socket", self.options.state + "/admin.sock"]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def zone(self, name):
-        zones = json.loads(self.ask("status", "--json").stdout)["zones"]
-        return next(zone for zone in zones if zone["name"] == name)
+def moved(proxy, name):
+    """Bytes and seconds so far: out, and back."""
+    zone = proxy.zones()[name]
+    return [(zone[way]["bytes"], zone[way]["micros"] / 1e6) for way in ("moved_out", "moved_back")]
 
-    def moved(self, name):
-        """Bytes and seconds so far: out, and back."""
-        zone = self.zone(name)
-        return [(zone[way]["bytes"], zone[way]["micros"] / 1e6) for way in ("moved_out", "moved_back")]
 
-    def end(self):
-        self.process.terminate()
-        self.process.wait(timeout=60)
-        if os.environ.get("BULKHEAD_BENCH_LOG"):
-            print(pathlib.Path(self.log.name).read_text())
+def rates(before, after):
+    """Seconds for each GiB: out, and back."""
+    return [(end[1] - begin[1]) / max((end[0] - begin[0]) / GIB, 1e-9) for begin, end in zip(before, after)]
 
 
 def row_heap(options, proxy):
@@ -151,15 +105,15 @@ def row_heap(options, proxy):
     blocks, before = client.hear()["blocks"], client.ask("sum")["sum"]
     print(f"\n| {options.gib:g} GiB in {blocks} blocks | out, s/GiB | back, s/GiB | first kernel after, s | contents |\n|---|---:|---:|---:|---|")
     for round in range(options.rounds):
-        start = proxy.moved("a")
+        start = moved(proxy, "a")
         done = proxy.ask("zones", "suspend", "a")
         if done.returncode:
             print(f"| {round + 1} | not suspended: {done.stderr.strip()} | | | |", flush=True)
             continue
         after = client.ask("sum")
-        rates = [(end[1] - begin[1]) / max((end[0] - begin[0]) / GIB, 1e-9) for begin, end in zip(start, proxy.moved("a"))]
+        out, back = rates(start, moved(proxy, "a"))
         same = "the same" if after["sum"] == before else "DIFFERENT"
-        print(f"| {round + 1} | {rates[0]:.4f} | {rates[1]:.4f} | {after['first']:.2f} | {same} |", flush=True)
+        print(f"| {round + 1} | {out:.4f} | {back:.4f} | {after['first']:.2f} | {same} |", flush=True)
     client.end()
 
 
@@ -176,14 +130,14 @@ def row_training(options, proxy):
         return said, done, time.perf_counter() - begin
 
     alone, _, usual = run("a", 0)
-    start = proxy.moved("a")
+    start = moved(proxy, "a")
     disturbed, times, longer = run("a", options.suspensions)
-    rates = [(end[1] - begin[1]) / max((end[0] - begin[0]) / GIB, 1e-9) for begin, end in zip(start, proxy.moved("a"))]
+    out, back = rates(start, moved(proxy, "a"))
     again, _, _ = run(None, 0)
     same = lambda other: "the same to the bit" if alone["losses"] == other["losses"] else "DIFFERENT"
     print(f"\n| GPT-2, {options.steps} steps, {alone['heap'] / GIB:.1f} GiB | seconds | losses |\n|---|---:|---|")
     print(f"| in a zone | {usual:.1f} | ends with {float.fromhex(alone['losses'][-1]):.6f} |")
-    print(f"| suspended {times} times, out {rates[0]:.4f}, back {rates[1]:.4f} s/GiB | {longer:.1f} | {same(disturbed)} |")
+    print(f"| suspended {times} times, out {out:.4f}, back {back:.4f} s/GiB | {longer:.1f} | {same(disturbed)} |")
     print(f"| natively | | {same(again)} |", flush=True)
 
 
@@ -207,10 +161,11 @@ def row_turns(options, proxy):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", type=pathlib.Path, default=TARGET / "stage", help="directory with bin/ and lib/")
+    parser.add_argument("--stage", type=pathlib.Path, default=tenants.TARGET / "stage", help="directory with bin/ and lib/")
     parser.add_argument("--only", default="", help="rows whose name contains this: heap, training, turns")
     parser.add_argument("--gib", type=float, default=60, help="memory of a client of the rows heap and turns")
     parser.add_argument("--ballast", type=float, default=60, help="GPU memory that is taken meanwhile in the row turns, GiB")
+    parser.add_argument("--memory", default="130GiB", help="limit of each zone")
     parser.add_argument("--host", type=int, default=90, help="host memory for suspended clients, GiB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200, help="of training")
@@ -218,13 +173,15 @@ def main():
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--pause", type=float, default=3, help="seconds between two turns")
     parser.add_argument("--jail", default="best-effort")
+    parser.add_argument("--backend", default="nvidia")
     parser.add_argument("--client", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
         kind, number = options.client
         return heap(float(number)) if kind == "heap" else training(int(number))
     options.bulkhead = options.stage / "bin/bulkhead"
-    proxy = Proxy(options, 130)
+    options.state = tenants.state_directory("suspend")
+    proxy = proxy_of_two(options)
     try:
         for name, row in [("heap", row_heap), ("training", row_training), ("turns", row_turns)]:
             if options.only in name:
