@@ -314,13 +314,14 @@ impl Board {
                     // It stands still here for what it did on another GPU.
                     continue;
                 }
-                let zone =
-                    zones.entry((id, on.gpu)).or_insert(Seen { stoppable: true, off: true, ..Seen::default() });
+                let none = Seen { stoppable: true, sliced: true, off: true, ..Seen::default() };
+                let zone = zones.entry((id, on.gpu)).or_insert(none);
                 zone.held |= seen.held;
                 zone.running |= seen.running;
                 zone.unknown |= seen.unknown;
                 // Of those that have work, all are so, or the zone is not.
                 zone.stoppable &= stoppable || !seen.running;
+                zone.sliced &= stoppable || !on.reports();
                 zone.off &= off || !seen.running;
                 zone.done = zone.done.wrapping_add(seen.done);
             }

@@ -105,7 +105,8 @@ mod tests {
     use super::*;
 
     const TERMS: Terms = Terms { share: 100, cap: None, priority: 0 };
-    const BUSY: Seen = Seen { held: true, running: true, unknown: false, stoppable: false, off: false, done: 0 };
+    const BUSY: Seen =
+        Seen { held: true, running: true, unknown: false, stoppable: false, sliced: false, off: false, done: 0 };
 
     fn on(gpus: &[u32], terms: Terms) -> BTreeMap<u32, Terms> {
         gpus.iter().map(|gpu| (*gpu, terms)).collect()

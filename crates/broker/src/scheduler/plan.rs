@@ -7,10 +7,11 @@
 //!   before have nothing on it any more. So the time of a turn is its zone's and nobody else's.
 //! * Among zones of the same priority the next turn goes to the one that has had the least time for its share. Time is
 //!   what passes on the clock between a turn's begin and the end of its last work, whatever a worker says of itself.
-//! * A zone that has nothing to do loses its turn at once, and keeps a little of what it was due for when it comes back.
+//! * A zone that has nothing to do loses its turn at once. What it was due for by then it still is when it comes back, and
+//!   nothing for the time in between; who was away for long begins like a new one.
 //! * A zone of a higher priority does not wait for a lower one to end its work: the GPU switches between contexts by
-//!   itself, and the lower zone, which may have only one batch at a time, gets no more. A zone above all others is never
-//!   held at all.
+//!   itself. A zone above all others is never held at all. Where the slices of those below can be set ([`super::slices`]) they
+//!   go on beside it, and the GPU is never without work; else they get no more for as long as it has any.
 //! * Where running work can be taken off the GPU, a turn ends when the plan says so. Work that goes on for longer than
 //!   [`GRACE`] after its turn, or did so before, is *stopped*, and goes on in its zone's next turn. Stopping and resuming cost the
 //!   GPU something, so such turns are longer, and what ends soon by itself is waited for. A zone is opened
@@ -29,8 +30,8 @@ use std::collections::BTreeMap;
 use control::dispatch::{DispatchState, UNBOUNDED};
 
 pub(super) use super::zone::Seen;
-use super::zone::Zone;
 pub(crate) use super::zone::{Terms, Used};
+use super::zone::{Zone, weighted};
 
 /// Time in nanoseconds, from whatever beginning.
 pub(super) type Nanos = u64;
@@ -51,7 +52,7 @@ pub(super) const CONFIRM: Nanos = 1_000 * MILLISECOND;
 /// For so long after that the zone is treated as one that cannot be stopped.
 pub(super) const DISTRUST: Nanos = 10_000 * MILLISECOND;
 /// Work of which no piece has ended for so long below a zone of higher priority is looked at.
-const UNENDED: Nanos = 100 * MILLISECOND;
+pub(super) const UNENDED: Nanos = 100 * MILLISECOND;
 /// Stopping that takes so long is as costly for whoever runs beside such work. Mostly it takes less than a millisecond.
 pub(super) const COSTLY: Nanos = 4 * MILLISECOND;
 /// For so long such work stays off the GPU, and other work is not looked at again.
@@ -64,8 +65,8 @@ pub(super) const DRAIN: Nanos = 100 * MILLISECOND;
 pub(super) const STUCK: Nanos = 1_000 * MILLISECOND;
 /// Quanta that a zone must be behind the holder to end its turn early.
 const URGENT: u64 = 4;
-/// Quanta that a zone may keep of what it was due for while it did nothing.
-const CREDIT: u64 = 8;
+/// Quanta that a zone owes at most for what it gave while nobody else wanted the GPU, and ended soon.
+const DEBT: u64 = 8;
 /// What the bucket of a cap holds at most, and what it must hold before work goes on.
 pub(super) const BURST: i128 = 50 * MILLISECOND as i128;
 pub(super) const RESUME: i128 = 5 * MILLISECOND as i128;
@@ -84,6 +85,12 @@ pub(super) struct Plan {
     clock: u128,
     /// Whose turn a zone of higher priority has interrupted, and how long that had lasted.
     interrupted: Option<(u64, Nanos)>,
+    /// The zone above all others, if there is one.
+    above: Option<u64>,
+    /// Since when it is at work without a pause.
+    above_since: Option<Nanos>,
+    /// It is at work, and those below that can be sliced take turns beside it.
+    is_sliced: bool,
 }
 
 impl Plan {
@@ -119,7 +126,7 @@ impl Plan {
             if std::mem::take(&mut zone.prior) && now.saturating_sub(zone.closed_at) < DRAIN {
                 // What was given when nobody else wanted the GPU is no debt to pay off for long, if it soon ends. Who gave
                 // work for minutes, and had it run beside that of others, pays for what it took from them.
-                zone.virtual_time = zone.virtual_time.min(clock + zone.weighted(CREDIT * QUANTUM));
+                zone.virtual_time = zone.virtual_time.min(clock + zone.weighted(DEBT * QUANTUM));
             }
         }
         if !before.off && seen.off && zone.is_probed {
@@ -135,10 +142,10 @@ impl Plan {
             zone.resuming = now.saturating_sub(zone.asked_at);
         }
         if seen.held || (seen.running && !seen.unknown) {
-            // A zone that comes back has kept a little, who was away for long nothing.
-            let credit = if zone.active_until > now { zone.weighted(CREDIT * QUANTUM) } else { 0 };
-            if idle {
-                zone.virtual_time = zone.virtual_time.max(clock.saturating_sub(credit));
+            // Who pauses for a moment is still due for what it was due for: others have had long turns meanwhile. Who was away
+            // for long is not.
+            if idle && zone.active_until <= now {
+                zone.virtual_time = zone.virtual_time.max(clock);
             }
             zone.active_until = now + ACTIVE;
         }
@@ -218,6 +225,12 @@ impl Plan {
             let below = zone.is_costly && now < zone.apart_until && zone.terms.priority < top;
             zone.is_apart = looked_at || below;
         }
+        self.above = self.above_all(&active);
+        self.above_since = match self.above {
+            Some(above) if self.zones[&above].wants() => self.above_since.or(Some(now)),
+            _ => None,
+        };
+        self.is_sliced = self.goes_on_beside(now);
         let behind = self.zones.values().filter(|zone| zone.wants()).map(|zone| zone.virtual_time).min();
         self.clock = self.clock.max(behind.unwrap_or(0));
         if let Some((holder, since)) = self.holder
@@ -228,7 +241,7 @@ impl Plan {
             }
             self.holder = None;
         }
-        let above_all = self.above_all(&active);
+        let above_all = self.above;
         self.close_others(now, above_all);
         self.stop_late(now);
         if self.holder.is_none()
@@ -246,8 +259,8 @@ impl Plan {
             if self.holder.is_some_and(|(holder, _)| holder == *id) || above_all == Some(*id) {
                 let depth = match above_all {
                     Some(only) if only == *id && zone.terms.cap.is_none() => UNBOUNDED,
-                    // Beside somebody more important there is never more on the GPU than one batch.
-                    _ if zone.terms.priority < top => 1,
+                    // Somebody more important waits for no more than one batch, unless for a slice at most.
+                    _ if zone.terms.priority < top && !zone.seen.sliced => 1,
                     _ => 2,
                 };
                 zone.prior = false;
@@ -266,8 +279,26 @@ impl Plan {
         (first.next().is_none() && active.len() > 1 && !self.zones[&only].throttled).then_some(only)
     }
 
+    /// Does it take part in turns? The zone above all others needs none where others go on beside it.
+    fn waits(&self, id: u64, zone: &Zone) -> bool {
+        zone.wants() && (!self.is_sliced || (self.above != Some(id) && zone.runs_beside()))
+    }
+
+    /// Is the zone above all others at work on a request, and whoever has the turn below it goes on in slices? One that does not
+    /// pause would lose a tenth of the GPU to them and to switches.
+    fn goes_on_beside(&self, now: Nanos) -> bool {
+        let requests = self.above_since.is_some_and(|since| now.saturating_sub(since) < GRACE);
+        let Some(above) = self.above.filter(|_| requests) else { return false };
+        let beside = |id: &u64, zone: &Zone| *id != above && zone.wants() && zone.runs_beside();
+        let turn = self.interrupted.or(self.holder).filter(|(id, _)| *id != above);
+        match turn.and_then(|(id, _)| self.zones.get_key_value(&id)) {
+            Some((id, zone)) => beside(id, zone),
+            None => self.zones.iter().any(|(id, zone)| beside(id, zone)),
+        }
+    }
+
     fn best_priority(&self) -> Option<u32> {
-        self.zones.values().filter(|zone| zone.wants()).map(|zone| zone.terms.priority).max()
+        self.zones.iter().filter(|(id, zone)| self.waits(**id, zone)).map(|(_, zone)| zone.terms.priority).max()
     }
 
     fn keeps_turn(&self, holder: u64, since: Nanos, now: Nanos) -> bool {
@@ -276,7 +307,7 @@ impl Plan {
             return false;
         }
         let Some(best) = self.best_priority() else { return true };
-        if !zone.wants() || zone.terms.priority < best {
+        if !self.waits(holder, zone) || zone.terms.priority < best {
             return false;
         }
         // While its work is on its way back it has had nothing yet.
@@ -332,8 +363,8 @@ impl Plan {
 
     /// Others of the same priority that want a turn.
     fn rivals(&self, holder: u64, priority: u32) -> impl Iterator<Item = &Zone> {
-        let rival = move |zone: &Zone| zone.wants() && zone.terms.priority == priority;
-        self.zones.iter().filter(move |(id, zone)| **id != holder && rival(zone)).map(|(_, zone)| zone)
+        let rival = move |id: u64, zone: &Zone| self.waits(id, zone) && zone.terms.priority == priority;
+        self.zones.iter().filter(move |(id, zone)| **id != holder && rival(**id, zone)).map(|(_, zone)| zone)
     }
 
     fn close_others(&mut self, now: Nanos, above_all: Option<u64>) {
@@ -351,15 +382,15 @@ impl Plan {
 
     fn next_holder(&self) -> Option<u64> {
         let best = self.best_priority()?;
-        let waits = |zone: &Zone| zone.wants() && zone.terms.priority == best;
+        let waits = |id: u64, zone: &Zone| self.waits(id, zone) && zone.terms.priority == best;
         if let Some((id, had)) = self.interrupted
             && let Some(zone) = self.zones.get(&id)
-            && waits(zone)
+            && waits(id, zone)
             && had < zone.quantum()
         {
             return Some(id);
         }
-        let waiting = self.zones.iter().filter(|(_, zone)| waits(zone));
+        let waiting = self.zones.iter().filter(|(id, zone)| waits(**id, zone));
         waiting.min_by_key(|(_, zone)| zone.virtual_time).map(|(id, _)| *id)
     }
 
@@ -403,16 +434,23 @@ impl Plan {
         let holder = self.holder.map(|(holder, _)| holder);
         let occupies = |id: u64, zone: &Zone| zone.occupies(holder == Some(id));
         let occupants = self.zones.iter().filter(|(id, zone)| occupies(**id, zone)).count().max(1) as u64;
+        let mut parts: BTreeMap<u32, u32> = BTreeMap::new();
+        for zone in self.zones.values().filter(|zone| zone.active_until > now) {
+            let sum = parts.entry(zone.terms.priority).or_default();
+            *sum = sum.saturating_add(zone.terms.share);
+        }
         for (id, zone) in &mut self.zones {
+            if zone.rests(now, holder == Some(*id)) {
+                // As time goes by for all together: nobody is due for what it did not want.
+                zone.virtual_time += weighted(passed, parts[&zone.terms.priority]);
+            }
             if let Some(cap) = zone.terms.cap {
                 zone.bucket = (zone.bucket + i128::from(passed) * i128::from(cap) / 100).min(BURST);
             }
             if occupies(*id, zone) {
                 let part = passed / occupants;
                 zone.used.time += part;
-                if zone.stuck_since.is_some() {
-                    zone.unended += part;
-                }
+                zone.unended += part;
                 zone.virtual_time += zone.weighted(part);
                 if zone.terms.cap.is_some() {
                     zone.bucket -= i128::from(part);

@@ -1,8 +1,9 @@
 //! How long the GPU runs the work of a zone before it switches to that of another: decisions only, as in [`super::plan`].
 //!
 //! Turns keep zones of the same priority apart, so slices matter where one zone does not wait for another: beside a zone
-//! of higher priority that has had work lately, a lower one runs in short slices, and the higher one in long ones. Short
-//! slices cost switches, so nobody has them whom nobody waits for, and a zone that is alone is never touched.
+//! of higher priority that has had work lately, a lower one runs in short slices. Short slices cost switches, so nobody has
+//! them whom nobody waits for, and a zone that is alone is never touched. The higher zone keeps the driver's slice: a request
+//! fits into it, and with 10 ms the GPU lost more between the small kernels of a request (measured, docs/design/0010).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +13,8 @@ use super::plan::{Nanos, Terms};
 /// What drivers give by themselves.
 pub(super) const USUAL: Duration = Duration::from_micros(2_048);
 /// Of a zone beside one of higher priority: that one waits no longer for its next kernel. Two that both saturate the GPU
-/// would lose two fifths to switches, but the higher one here has long ones.
-pub(super) const SHORT: Duration = Duration::from_micros(200);
-/// Of a zone above others: a request of many small kernels is done in one.
-pub(super) const LONG: Duration = Duration::from_millis(10);
+/// would lose two fifths to switches with 200 µs each, but beside one that saturates it a lower one has no work there.
+pub(super) const SHORT: Duration = Duration::from_micros(100);
 /// A zone that had no work for so long is not counted: setting a slice takes half a millisecond, so they change seldom.
 pub(super) const LATELY: Nanos = 1_000_000_000;
 
@@ -51,10 +50,8 @@ impl Slices {
     }
 
     /// The slice of a worker, which has one for all its GPUs: short if anybody waits for it anywhere.
-    pub(super) fn of_worker(&self, now: Nanos, id: u64, gpus: impl Iterator<Item = u32>) -> Duration {
-        let slices: Vec<Duration> = gpus.map(|gpu| self.of(now, id, gpu)).collect();
-        let wanted = [SHORT, LONG].into_iter().find(|slice| slices.contains(slice));
-        wanted.unwrap_or(USUAL)
+    pub(super) fn of_worker(&self, now: Nanos, id: u64, mut gpus: impl Iterator<Item = u32>) -> Duration {
+        if gpus.any(|gpu| self.of(now, id, gpu) == SHORT) { SHORT } else { USUAL }
     }
 
     /// The slice of a zone on a GPU.
@@ -62,15 +59,8 @@ impl Slices {
         let lately = |zone: &Zone| zone.worked_at.is_some_and(|at| now.saturating_sub(at) < LATELY);
         let on_gpu = |gpus: &BTreeMap<u32, Zone>| gpus.get(&gpu).copied().filter(lately);
         let Some(own) = self.0.get(&id).and_then(on_gpu) else { return USUAL };
-        let others: Vec<Zone> =
-            self.0.iter().filter(|(other, _)| **other != id).filter_map(|(_, gpus)| on_gpu(gpus)).collect();
-        if others.iter().any(|other| other.priority > own.priority) {
-            SHORT
-        } else if others.iter().any(|other| other.priority < own.priority) {
-            LONG
-        } else {
-            USUAL
-        }
+        let others = self.0.iter().filter(|(other, _)| **other != id).filter_map(|(_, gpus)| on_gpu(gpus));
+        if others.map(|other| other.priority).max() > Some(own.priority) { SHORT } else { USUAL }
     }
 }
 
@@ -94,7 +84,7 @@ mod tests {
     #[test]
     fn the_lower_zone_gives_way_while_the_higher_one_works() {
         let mut slices = slices(&[(1, 0, &[0], true), (2, 5, &[0], true)]);
-        assert_eq!((slices.of(SECOND, 1, 0), slices.of(SECOND, 2, 0)), (SHORT, LONG));
+        assert_eq!((slices.of(SECOND, 1, 0), slices.of(SECOND, 2, 0)), (SHORT, USUAL));
         slices.works(2 * SECOND, 1, 0);
         assert_eq!(
             (slices.of(2 * SECOND, 1, 0), slices.of(2 * SECOND, 2, 0)),
@@ -111,10 +101,10 @@ mod tests {
         let equal = slices(&[(1, 3, &[0], true), (2, 3, &[0], true)]);
         assert_eq!((equal.of(SECOND, 1, 0), equal.of(SECOND, 2, 0)), (USUAL, USUAL));
         let apart = slices(&[(1, 0, &[0], true), (2, 5, &[1], true), (3, 9, &[1, 2], true)]);
-        assert_eq!((apart.of(SECOND, 1, 0), apart.of(SECOND, 2, 1), apart.of(SECOND, 3, 1)), (USUAL, SHORT, LONG));
+        assert_eq!((apart.of(SECOND, 1, 0), apart.of(SECOND, 2, 1), apart.of(SECOND, 3, 1)), (USUAL, SHORT, USUAL));
         assert_eq!(apart.of(SECOND, 77, 0), USUAL, "nobody knows it");
         let worker = |id, gpus: &[u32]| apart.of_worker(SECOND, id, gpus.iter().copied());
-        assert_eq!((worker(2, &[0, 1]), worker(3, &[1, 2]), worker(1, &[0])), (SHORT, LONG, USUAL));
+        assert_eq!((worker(2, &[0, 1]), worker(3, &[1, 2]), worker(1, &[0])), (SHORT, USUAL, USUAL));
     }
 
     /// Whoever is above everybody that works is never cut short, and nobody is cut short who is not below somebody.

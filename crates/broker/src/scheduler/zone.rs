@@ -4,7 +4,7 @@ use control::dispatch::DispatchState;
 
 use super::plan::{
     APART, BURST, CONFIRM, COSTLY, DISTRUST, GRACE, LONG_QUANTUM, LONG_RESUME, LONGEST_QUANTUM, Nanos, QUANTUM,
-    RESUME,
+    RESUME, UNENDED,
 };
 
 /// How long a turn is at least, in times of what it took to resume its work.
@@ -32,6 +32,8 @@ pub(super) struct Seen {
     pub unknown: bool,
     /// What runs can be taken off the GPU.
     pub stoppable: bool,
+    /// Time slices of all its work can be set.
+    pub sliced: bool,
     /// What runs was taken off the GPU.
     pub off: bool,
     /// Counts the pieces of work that have ended; only its movement matters.
@@ -51,6 +53,11 @@ impl Used {
     pub(super) fn plus(self, other: Self) -> Self {
         Self { time: self.time + other.time, turns: self.turns + other.turns, stops: self.stops + other.stops }
     }
+}
+
+/// Virtual time for a time that zones have had which share so many parts.
+pub(super) fn weighted(time: Nanos, share: u32) -> u128 {
+    u128::from(time) * SCALE / u128::from(share.max(1))
 }
 
 #[derive(Debug)]
@@ -125,7 +132,19 @@ impl Zone {
     }
 
     pub(super) fn weighted(&self, time: Nanos) -> u128 {
-        u128::from(time) * SCALE / u128::from(self.terms.share.max(1))
+        weighted(time, self.terms.share)
+    }
+
+    /// Can it work beside a zone of higher priority? The GPU then switches to that one within a slice, so nothing is gained by
+    /// holding it, and the GPU would do nothing until it has been told to go on. Work that does not end is another matter:
+    /// some kernels make every switch costly.
+    pub(super) fn runs_beside(&self) -> bool {
+        self.seen.sliced && self.can_stop() && !self.is_apart && self.unended < UNENDED
+    }
+
+    /// Had it work lately that others of its priority share the GPU with, and none now?
+    pub(super) fn rests(&self, now: Nanos, holds: bool) -> bool {
+        self.active_until > now && !self.wants() && !self.occupies(holds)
     }
 
     fn is_open(&self) -> bool {

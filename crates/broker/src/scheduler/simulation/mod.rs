@@ -126,7 +126,7 @@ impl Simulation {
             }
             let running = !tenant.in_flight.is_empty();
             let (stoppable, done) = (tenant.costs.is_some(), tenant.ended);
-            let seen = Seen { held, running, unknown: false, stoppable, off: false, done };
+            let seen = Seen { held, running, unknown: false, stoppable, sliced: stoppable, off: false, done };
             tenant.reports.push_back((now + tenant.lag, seen, state));
         }
         self.compute();

@@ -230,3 +230,51 @@ fn costly_work_below_requests_stays_off_the_gpu() {
         assert_eq!(simulation.tenants[1].done - before, SECOND, "nobody is above it any more");
     }
 }
+
+/// Below requests whose work can be sliced goes on: nothing is closed for them, and the GPU never waits to be told that they are done.
+#[test]
+fn what_can_be_sliced_goes_on_below_requests() {
+    let critical = Tenant {
+        terms: Terms { share: 100, cap: None, priority: 10 },
+        pause: Some((3, 3 * MILLISECOND)),
+        ..saturating(100, 100_000)
+    };
+    let below = saturating(100, 2 * MILLISECOND).stoppable(MILLISECOND, MILLISECOND);
+    let mut simulation = settled(vec![critical.clone(), below.clone()]);
+    let requests = simulation.tenants[0].given;
+    let mut closed = 0;
+    for _ in 0..LONG / STEP {
+        simulation.step();
+        closed += u64::from(simulation.plan.state(1) == DispatchState::Closed);
+    }
+    assert!(simulation.tenants[0].given - requests > 1000, "it has its requests");
+    assert_eq!((closed, simulation.tenants[1].longest_wait), (0, 0));
+    assert_eq!(simulation.busy, 2 * LONG + LONG, "and the GPU is never without work");
+    // Two of them take turns beside the requests, as they would without.
+    let simulation =
+        settled(vec![critical, Tenant { terms: Terms { share: 300, ..below.terms }, ..below.clone() }, below]);
+    let below: Vec<f64> = simulation.tenants[1..].iter().map(|tenant| tenant.done as f64).collect();
+    assert!((0.72..0.78).contains(&(below[0] / (below[0] + below[1]))), "{below:?}");
+}
+
+/// Others have long turns while a zone pauses for a moment; it gets that back, and not only a part.
+#[test]
+fn who_pauses_for_a_moment_is_still_due_what_it_was() {
+    let pausing = Tenant { pause: Some((5000, 3 * MILLISECOND)), ..saturating(90, MILLISECOND / 10) };
+    let long = saturating(10, 20 * MILLISECOND);
+    let (stop, resume) = COSTS[0];
+    let simulation = settled(vec![pausing.stoppable(stop, resume), long.stoppable(stop, resume)]);
+    assert_shares(&simulation, 2.0);
+}
+
+/// Who is above all others and never pauses has all of the GPU.
+#[test]
+fn nothing_goes_on_below_a_zone_that_never_pauses() {
+    let above = Terms { share: 100, cap: None, priority: 10 };
+    let (stop, resume) = COSTS[0];
+    for kernel in LENGTHS {
+        let busy = Tenant { terms: above, ..saturating(100, MILLISECOND) }.stoppable(stop, resume);
+        let simulation = settled(vec![busy, saturating(100, kernel).stoppable(stop, resume)]);
+        assert!(simulation.percentages()[0] > 97.0, "{:?} beside kernels of {kernel}", simulation.percentages());
+    }
+}
