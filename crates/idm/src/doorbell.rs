@@ -185,6 +185,20 @@ impl Waiter {
         result
     }
 
+    /// Spins for so long, whatever is usual. False: the condition does not hold by then, or the peer is gone.
+    pub(crate) fn spin_for(&self, longest: Duration, condition: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < longest && !self.gone.is_set() {
+            for _ in 0..32 {
+                if condition() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        condition()
+    }
+
     fn spin<R>(
         &self,
         start: Instant,

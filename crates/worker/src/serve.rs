@@ -27,6 +27,10 @@ use control::{Assignment, BrokerLink};
 /// A client that was announced has come already.
 pub(crate) const GREETING_TIME: Duration = Duration::from_secs(10);
 
+/// How long the executor of a zone above others looks for the next request before it sleeps: waking a processor up takes
+/// longer than a request may, so who has priority pays for it with a processor.
+const ABOVE_ALL_SPIN: Duration = Duration::from_millis(5);
+
 /// Everything of a worker that can be there before its client is.
 pub(crate) struct Ready {
     pub(crate) worker: Arc<Worker>,
@@ -113,7 +117,7 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
 
     let mut buffer = vec![0; session.replies.max_payload()];
     loop {
-        let record = match consumer.next() {
+        let record = match consumer.next_spinning(|| session.worker.turns.is_above_all().then_some(ABOVE_ALL_SPIN)) {
             Ok(record) => record,
             Err(ConsumeError::Gone(_)) => return Ok(()),
             Err(error) => {

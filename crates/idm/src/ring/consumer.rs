@@ -93,13 +93,29 @@ impl Consumer {
     /// The next message; blocks until there is one. Asking for it says that the message before has been executed.
     #[inline]
     pub fn next(&mut self) -> Result<Record<'_>, ConsumeError> {
+        self.next_spinning(|| None)
+    }
+
+    /// As `next`. Before it waits it asks how long to spin, where that is longer than usual.
+    #[inline]
+    pub fn next_spinning(&mut self, longest: impl Fn() -> Option<Duration>) -> Result<Record<'_>, ConsumeError> {
         let taken = loop {
             if let Some(taken) = self.take()? {
                 break taken;
             }
-            self.wait(None)?;
+            match longest() {
+                Some(longest) if self.spin(longest) => {}
+                _ => drop(self.wait(None)?),
+            }
         };
         Ok(self.record(taken))
+    }
+
+    /// Spins until there is something to take. False: the time is up.
+    fn spin(&mut self, longest: Duration) -> bool {
+        self.settle();
+        let (words, position) = (&self.words, self.position);
+        self.posted.spin_for(longest, || words.head.0.load(Ordering::Acquire) != position)
     }
 
     /// As `next`, but does not wait.

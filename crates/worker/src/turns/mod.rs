@@ -40,7 +40,7 @@ use cuda_abi::wire::Op;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Worker;
-use control::dispatch::{DispatchState, Report, Words, WorkerDispatch};
+use control::dispatch::{DispatchState, Report, UNBOUNDED, Words, WorkerDispatch};
 use control::messages::account::GPUS;
 use flow::Flow;
 use marks::Marks;
@@ -124,6 +124,12 @@ impl Turns {
 
     fn used(&self) -> impl Iterator<Item = &GpuTurns> {
         bits(self.used.load(Ordering::Acquire)).filter_map(|at| self.gpus[at].get())
+    }
+
+    /// Is the client's zone above all others that work on a GPU of its?
+    pub(crate) fn is_above_all(&self) -> bool {
+        let above = DispatchState::Open { depth: UNBOUNDED };
+        has_spare_processors() && self.used().any(|turns| DispatchState::from_bits(turns.words().state()).0 == above)
     }
 
     /// Before a message that gives work to a device.
@@ -412,6 +418,12 @@ pub(crate) fn is_sync(op: u16) -> bool {
     op == Op::Mark as u16
 }
 
+/// So many that one which looks for something is in nobody's way.
+fn has_spare_processors() -> bool {
+    static SPARE: OnceLock<bool> = OnceLock::new();
+    *SPARE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|count| count.get() >= 8))
+}
+
 /// Waiting for something that takes microseconds: spinning where there are processors to spare, else short sleeps.
 #[derive(Default)]
 struct Pause {
@@ -420,8 +432,7 @@ struct Pause {
 
 impl Pause {
     fn next(&mut self) {
-        static SPARE: OnceLock<bool> = OnceLock::new();
-        let spare = *SPARE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|count| count.get() >= 8));
+        let spare = has_spare_processors();
         self.turns += 1;
         if spare && self.turns < 2_000 {
             (0..20).for_each(|_| std::hint::spin_loop());
