@@ -26,7 +26,7 @@ const MAX_GROUPS: usize = 256;
 pub enum Decision {
     /// It is made on the copy.
     Perform(Performance),
-    /// It is answered as if it had been made: the copy goes back.
+    /// It is answered without being made, and that is no news: the copy goes back.
     Answer(Image),
     /// It is answered with a status, which goes back with the arguments.
     Refuse(Image, u32),
@@ -130,8 +130,8 @@ impl Rules {
             Ok(Judged::Perform { confirm, descriptor }) => {
                 Decision::Perform(Performance { image, confirm, descriptor })
             }
-            Ok(Judged::Answer) => {
-                set_status(&mut image, number, size, 0);
+            Ok(Judged::Answer(status)) => {
+                set_status(&mut image, number, size, status);
                 Decision::Answer(image)
             }
             Err(Refusal::Status(status)) if status_at(number, size).is_some() => {
@@ -169,8 +169,10 @@ impl Rules {
         if word(image, field::CONTROL_FLAGS)? != 0 {
             return Err(Refusal::Status(status::INVALID_ARGUMENT));
         }
-        if control.rule == ControlRule::Answer {
-            return Ok(Judged::Answer);
+        match control.rule {
+            ControlRule::Answer => return Ok(Judged::Answer(0)),
+            ControlRule::Decline => return Ok(Judged::Answer(status::NOT_SUPPORTED)),
+            _ => {}
         }
         let size = word(image, field::CONTROL_SIZE)? as usize;
         image.follow(memory, (0, field::CONTROL_PARAMETERS), size)?;
@@ -178,7 +180,7 @@ impl Rules {
         let present = image.bytes(1).len();
         let needs = |at: usize| if present > at { Ok(1) } else { Err(Refusal::Status(status::INVALID_ARGUMENT)) };
         match control.rule {
-            ControlRule::Plain | ControlRule::Answer => Ok(Judged::perform()),
+            ControlRule::Plain | ControlRule::Answer | ControlRule::Decline => Ok(Judged::perform()),
             ControlRule::Pointers(pointers) => {
                 for pointer in pointers {
                     let block = needs(pointer.at + 7)?;
@@ -305,8 +307,12 @@ impl Rules {
 
 /// What the rules say, before the copy moves on.
 enum Judged {
-    Perform { confirm: Vec<u32>, descriptor: Option<(usize, usize)> },
-    Answer,
+    Perform {
+        confirm: Vec<u32>,
+        descriptor: Option<(usize, usize)>,
+    },
+    /// With a status.
+    Answer(u32),
 }
 
 impl Judged {

@@ -21,6 +21,8 @@ pub enum ControlRule {
     Share(usize),
     /// Would change something that is the whole GPU's. Nothing is done, and the answer is that it is.
     Answer,
+    /// Is refused like what is not listed, but driver libraries ask for it and do without: nobody is told.
+    Decline,
 }
 
 /// An address in parameters, and how much memory it means.
@@ -92,6 +94,8 @@ const RULED: &[(u32, &str, ControlRule)] = &[
     (0x2080_200a, "NV2080_PERF_BOOST", ControlRule::Answer),
     (0x2080_220c, "NV2080_RC_RELEASE_WATCHDOG_REQUESTS", ControlRule::Answer),
     (0x2080_2210, "NV2080_RC_SOFT_DISABLE_WATCHDOG", ControlRule::Answer),
+    // The firmware's own: for each context, since 580.
+    (0x2080_9038, "0x20809038", ControlRule::Decline),
 ];
 
 /// Those without: questions, and what concerns objects of the call's own client. What is missing here is refused: stopping
@@ -235,7 +239,8 @@ mod tests {
         }
         let numbers: Vec<u32> =
             RULED.iter().map(|(number, ..)| *number).chain(PLAIN.iter().map(|(n, _)| *n)).collect();
-        assert!(numbers.iter().all(|number| number & 0x8000 == 0), "the firmware's own");
+        let declined = |number: &u32| control(*number).is_some_and(|control| control.rule == ControlRule::Decline);
+        assert!(numbers.iter().all(|number| number & 0x8000 == 0 || declined(number)), "the firmware's own");
         let count = |number: &u32| numbers.iter().filter(|other| *other == number).count();
         assert!(numbers.iter().all(|number| count(number) == 1 && name(*number).is_some()));
     }
