@@ -234,6 +234,7 @@ def main():
             proxy.set("a", priority=10)
             long_alone = measure([Tenant(options, "b", size=16384)], brief, 1)[0]["rate"]
             for kind, title in [("mlp", "eager"), ("mlp-graph", "as a CUDA graph")]:
+                latency(options, f"{title}, natively alone", [Tenant(options, None, kind)])
                 alone = latency(options, f"{title}, zone alone", [Tenant(options, "a", kind)])
                 beside = lambda size: [Tenant(options, "a", kind), Tenant(options, "b", size=size)]
                 latency(options, f"{title}, beside matmul 8192³", beside(8192), alone, proxied)
