@@ -151,12 +151,25 @@ fn bad_input_is_one_clear_line_with_a_status_of_its_own() {
     refused(&place.run(&["ipc", "wait", "name", "--", "/etc/passwd"]), 126, &["/etc/passwd"]);
     refused(&place.run(&["ipc", "wait", "name", "--zone-socket", "/nowhere/sock"]), 69, &["/nowhere/sock"]);
     refused(&place.run(&["doctor", "--program", "/nope"]), 127, &["/nope"]);
+    refused(&place.run(&["doctor", "--program", "no-such-program"]), 127, &["no-such-program"]);
+    let named = place.run(&["doctor", "--no-self-test", "--program", "sh"]);
+    assert!(String::from_utf8_lossy(&named.stdout).contains("0 errors"), "what PATH has is found: {named:?}");
+    refused(&place.run(&["install", "--host-root", "/nope"]), 2, &["--host-root", "/nope"]);
     refused(&place.run(&["doctor", "--bundle", "/etc/passwd"]), 70, &["/etc/passwd", "exists"]);
     refused(&place.run(&["doctor", "--bundle", "/nowhere/bundle.tar.gz"]), 70, &["/nowhere/bundle.tar.gz"]);
     refused(&place.run(&["run", "--socket", "/nowhere/admin.sock", "--", "true"]), 69, &["/nowhere/admin.sock"]);
     if !Path::new("/dev/nvidiactl").exists() {
         refused(&place.run(&["run", "--backend", "nvidia", "--", "true"]), 67, &["/dev/nvidiactl"]);
+        let doctor = place.run(&["doctor", "--backend", "nvidia", "--no-self-test"]);
+        assert_eq!(doctor.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&doctor.stdout).contains("--backend nvidia"), "{doctor:?}");
     }
+    if !Path::new("/dev/xen/xenbus").exists() {
+        refused(&place.run(&["xen-backend"]), 71, &["xenstore"]);
+    }
+    let listed = place.run(&["cdi", "list", "--spec-dir", "/nowhere"]);
+    assert!(listed.status.success() && listed.stdout.is_empty(), "{listed:?}");
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("no devices in /nowhere"), "{listed:?}");
     // A socket that nobody listens at.
     let stale = place.path.join("stale.sock");
     drop(bootstrap::listen(&stale).unwrap());
@@ -353,6 +366,7 @@ fn without_a_gpu_the_cpu_is_named() {
     let place = Place::new();
     let said = |arguments: &[&str]| String::from_utf8(place.run(arguments).stderr).unwrap();
     assert!(said(&["run", "--", "true"]).contains("computing on the CPU"));
+    assert!(said(&["run", "--backend", "auto", "--", "true"]).contains("computing on the CPU"));
     assert!(!said(&["run", "--backend", "soft", "--", "true"]).contains("CPU"));
 }
 

@@ -17,8 +17,12 @@ pub(crate) fn explain(clones: [&Path; 2], release: &str) {
     for name in names {
         print(&name.to_string_lossy(), clones.map(|clone| clone.join(release).join(&name)).each_ref().map(|p| &**p));
     }
-    let tree = Path::new("target/portable/stage");
-    for path in make::binaries(tree) {
+    let built = |clone: &Path| {
+        // A clone that was not built has none: then each program of the other is named.
+        let found = make::binaries(&clone.join("target/portable/stage")).unwrap_or_default();
+        found.into_iter().filter_map(|path| Some(path.strip_prefix(clone).ok()?.to_path_buf())).collect::<Vec<_>>()
+    };
+    for path in clones.into_iter().flat_map(built).collect::<BTreeSet<_>>() {
         print(&path.display().to_string(), clones.map(|clone| clone.join(&path)).each_ref().map(|p| &**p));
     }
 }

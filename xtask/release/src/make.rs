@@ -10,7 +10,7 @@ use xtask::images::{self, Set};
 use xtask::oci::{Built, Recipe};
 use xtask::package::{GLIBC, VERSION};
 use xtask::progress::Progress;
-use xtask::{paths, stage, toolchain};
+use xtask::{paths, toolchain};
 
 use crate::source::Source;
 use crate::{chart, glibc, out, portable, provenance, rpm_package, sbom, sign, sums, tarball};
@@ -55,7 +55,7 @@ pub(crate) fn release(options: &Options) -> Result<BTreeMap<String, String>> {
     out::check(&options.out)?;
     toolchain::ensure_compiler()?;
     let tree = if options.staged { paths::stage() } else { portable::build()? };
-    for file in binaries(&tree) {
+    for file in binaries(&tree)? {
         // What is staged for a trial is built for this machine.
         if !options.staged {
             let (major, minor) = glibc::check(&file, GLIBC)?.glibc;
@@ -85,11 +85,18 @@ pub(crate) fn for_cluster(options: &Options) -> Result<()> {
     pack_for_cluster(options, &source, &paths::stage(), &Progress::of_parts("packing", 3)).map(drop)
 }
 
-/// Programs and libraries of a staged tree.
-pub(crate) fn binaries(tree: &Path) -> Vec<PathBuf> {
-    let names = ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"];
-    let lib = names.iter().chain(&stage::DAEMONS).map(|name| tree.join("lib/bulkhead").join(name));
-    std::iter::once(tree.join("bin/bulkhead")).chain(lib).collect()
+/// Programs and libraries of a staged tree: whatever is there, so that none is forgotten that is added later.
+pub(crate) fn binaries(tree: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for dir in [tree.join("bin"), tree.join("lib/bulkhead")] {
+        for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
+            let entry = entry?;
+            // Links are there for linkers.
+            found.extend(entry.file_type()?.is_file().then(|| entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn pack(options: &Options, source: &Source, tree: &Path) -> Result<()> {
@@ -172,4 +179,25 @@ fn list(registry: &str, images: &[Built], chart: &str) -> Result<String> {
 
 fn write(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
     fs::write(dir.join(name), bytes).with_context(|| format!("cannot write {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_that_is_staged_is_checked() {
+        let tree = std::env::temp_dir().join(format!("release-binaries-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&tree);
+        xtask::package::pretend_stage(&tree).unwrap();
+        fs::write(tree.join("bin/another"), "").unwrap();
+        std::os::unix::fs::symlink("libcuda.so.1", tree.join("lib/bulkhead/libcuda.so")).unwrap();
+        let found = binaries(&tree).unwrap();
+        let names: Vec<_> = found.iter().map(|file| file.strip_prefix(&tree).unwrap().to_str().unwrap()).collect();
+        for name in ["bin/another", "bin/bulkhead", "lib/bulkhead/libcuda.so.1", "lib/bulkhead/bulkhead-broker"] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        assert!(!names.contains(&"lib/bulkhead/libcuda.so"), "{names:?}");
+        fs::remove_dir_all(tree).unwrap();
+    }
 }

@@ -13,8 +13,8 @@ use xtask::{paths, sh, stage, toolchain};
 
 use node::Node;
 
-/// What counts as previous versions as long as no release has a tag: 0.1.0 before the proxy became three processes, with another
-/// protocol; and after that, with this one.
+/// What counts as previous versions as long as no release has a tag: 0.1.0 before the proxy became three processes, and after
+/// that. Clients of neither speak today's protocol.
 const BEFORE_TAGS: [&str; 2] = ["244fef5", "551c282"];
 
 /// A tree like `target/stage`, and what to call it.

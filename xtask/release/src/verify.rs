@@ -115,7 +115,7 @@ fn unpacked(dir: &Path, scratch: &Path, staged: bool) -> Result<()> {
         return Ok(());
     }
     let root = paths::root().display().to_string();
-    for file in make::binaries(&tree) {
+    for file in make::binaries(&tree)? {
         glibc::check(&file, GLIBC)?;
         let bytes = fs::read(&file)?;
         let leaks = bytes.windows(root.len()).any(|window| window == root.as_bytes());

@@ -17,11 +17,11 @@ pub enum RequestError {
     Malformed(#[from] serde_json::Error),
     #[error("no such zone")]
     UnknownZone { known: Vec<ZoneName> },
-    #[error("zone {0}: already exists")]
+    #[error("zone {:?} already exists", .0.as_str())]
     ZoneExists(ZoneName),
     #[error("zone {zone} exists with {} and share {share}; omit the limits, or change them first", size(*memory))]
     OtherLimits { zone: ZoneName, memory: Option<u64>, share: u32 },
-    #[error("zone {zone} has {}; use force to end their workers", plural(*clients, "client"))]
+    #[error("zone {zone} has {}; use --force to end their workers", plural(*clients, "client"))]
     ZoneInUse { zone: ZoneName, clients: usize },
     #[error("zone {0} was removed meanwhile")]
     ZoneGone(ZoneName),
@@ -92,7 +92,7 @@ mod tests {
         let zone: ZoneName = "a".parse().unwrap();
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         let cases = [
-            (RequestError::ZoneExists(zone.clone()), "zone a: already exists", false),
+            (RequestError::ZoneExists(zone.clone()), "zone \"a\" already exists", false),
             (
                 RequestError::OtherLimits { zone: zone.clone(), memory: Some(1 << 30), share: 50 },
                 "zone a exists with 1 GiB and share 50;",
@@ -100,7 +100,7 @@ mod tests {
             ),
             (
                 RequestError::ZoneInUse { zone: zone.clone(), clients: 1 },
-                "zone a has 1 client; use force to end their workers",
+                "zone a has 1 client; use --force to end their workers",
                 false,
             ),
             (RequestError::Settings { zone: zone.clone(), source: BadSettings::Cap }, "zone a: a cap is", false),

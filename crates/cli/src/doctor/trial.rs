@@ -9,7 +9,7 @@ use super::driver;
 use super::finding::Finding;
 use super::scene::Scene;
 use super::service::Way;
-use crate::args::BackendArgs;
+use crate::args::{BackendArg, BackendArgs};
 use crate::text::counted;
 use crate::{helper, library, verbs};
 
@@ -19,7 +19,19 @@ const ZONE: &str = "bulkhead-doctor";
 
 /// What the driver reports about its GPUs, if there is a driver.
 pub(super) fn survey(scene: &Scene, backend: &BackendArgs, findings: &mut Vec<Finding>) {
-    if !scene.exists("/dev/nvidiactl") || (scene.is_container() && scene.is_tenant()) {
+    if scene.is_container() && scene.is_tenant() {
+        return;
+    }
+    if !scene.exists("/dev/nvidiactl") {
+        if backend.backend == Some(BackendArg::Nvidia) {
+            findings.push(Finding::error(
+                "gpus",
+                "--backend nvidia, but /dev/nvidiactl does not exist",
+                "`bulkhead run --backend nvidia` and a proxy with this backend do not start",
+                "there is no NVIDIA GPU, or its driver is not loaded",
+                "load the driver, or leave --backend out to use the software GPU",
+            ));
+        }
         return;
     }
     let survey = match verbs::topology::ask(backend) {

@@ -12,6 +12,7 @@ use control::rendezvous::{RendezvousClient, RendezvousError, RendezvousMessage, 
 use crate::args::{BackendArg, BackendArgs, JailArg};
 use crate::exit::{Exit, Failure};
 use crate::private_proxy::PrivateProxy;
+use crate::progress::Progress;
 use crate::{admin, verbs};
 
 const ROUNDS: usize = 2000;
@@ -29,7 +30,9 @@ pub(crate) fn run(json: bool) -> Result<ExitCode, Failure> {
         Answer::Zone { socket, .. } => socket,
         other => return Err(admin::unexpected(other)),
     };
+    let progress = Progress::of("measuring rendezvous");
     let mut times = measure(&socket).map_err(|error| Failure::new(Exit::Failure, error.to_string()))?;
+    drop(progress);
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
     if json {

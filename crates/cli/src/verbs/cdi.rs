@@ -171,6 +171,10 @@ fn list(dirs: &SpecDirs, json: bool) -> Result<ExitCode, Failure> {
         let list: Vec<_> = files.map(|(name, file)| serde_json::json!({ "name": name, "file": file })).collect();
         return super::status::print_json(&list);
     }
+    if devices.names.is_empty() {
+        let dirs: Vec<String> = dirs.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        eprintln!("bulkhead: no devices in {}", dirs.join(", "));
+    }
     let lines: String = devices.names.keys().map(|name| format!("{name}\n")).collect();
     super::man::print(lines.as_bytes())
 }

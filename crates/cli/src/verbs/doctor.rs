@@ -9,15 +9,17 @@ use crate::doctor::finding::{self, Level};
 use crate::doctor::scene::Scene;
 use crate::exit::{Exit, Failure};
 use crate::progress::Progress;
-use crate::verbs;
+use crate::{program, verbs};
 
 pub(crate) fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
-    if let Some(program) = args.program.as_ref().filter(|program| !program.is_file()) {
-        return Err(Failure::new(Exit::NotFound, format!("program not found: {}", program.display())));
-    }
+    // A file of any kind, such as a library; or what `run` would find by that name.
+    let program = match args.program {
+        Some(path) if !path.is_file() => Some(program::find(path.as_os_str())?),
+        program => program,
+    };
     // Who named a file that cannot be written is told before the examination, not after.
     let bundle = args.bundle.as_deref().map(Bundle::create).transpose()?;
-    let scene = Scene::of_this_machine(args.admin.socket, args.program);
+    let scene = Scene::of_this_machine(args.admin.socket, program);
     let progress = Progress::of("examining this machine; the self-test runs a CUDA program");
     let findings = examine(&scene, &args.backend, !args.no_self_test);
     drop(progress);

@@ -10,7 +10,7 @@ use control::grant::{Access, Grant};
 use crate::admin;
 use crate::args::{GrantsAction, GrantsArgs};
 use crate::exit::Failure;
-use crate::text::counted;
+use crate::text::{counted, roughly};
 
 pub(crate) fn run(args: GrantsArgs) -> Result<ExitCode, Failure> {
     let json = args.admin.json;
@@ -49,7 +49,7 @@ fn now() -> u64 {
 fn table(grants: &[Grant]) -> String {
     let mut text = format!("{:<20} {:<20} {:<10}  {}\n", "FROM", "TO", "ACCESS", "EXPIRES IN");
     for grant in grants {
-        let left = grant.expires.map_or("-".to_owned(), |expires| format!("{} s", expires.saturating_sub(now())));
+        let left = grant.expires.map_or("-".to_owned(), |expires| roughly(expires.saturating_sub(now())));
         let (from, to) = (grant.from.as_str(), grant.to.as_str());
         let _ = writeln!(text, "{from:<20} {to:<20} {:<10}  {left}", grant.access.name());
     }

@@ -13,6 +13,11 @@ use crate::exit::{Exit, Failure};
 use crate::library;
 
 pub(crate) fn run(args: InstallArgs) -> Result<ExitCode, Failure> {
+    // A mistyped one would be made, and hold an installation that nobody starts.
+    if !args.host_root.is_dir() {
+        let line = format!("--host-root {}: not a directory", args.host_root.display());
+        return Err(Failure::new(Exit::Usage, line));
+    }
     let outcome = if args.remove { remove(&args) } else { place(&args) }?;
     let code = match args.json {
         true => super::status::print_json(&outcome.json())?,

@@ -33,7 +33,9 @@ pub(crate) fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
 /// The page of every command: `bulkhead` with all of them, and one for each verb and each of its actions.
 fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut pages = vec![("bulkhead".to_owned(), page()?)];
-    let command = crate::command();
+    // Options such as --socket are given to a verb's actions when the definition is built.
+    let mut command = crate::command();
+    command.build();
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         collect("bulkhead", "bulkhead", verb, &mut pages)?;
     }
@@ -43,9 +45,11 @@ fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
 /// `page` is what its page is called, `typed` what is typed.
 fn collect(page: &str, typed: &str, verb: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<()> {
     let (page, typed) = (format!("{page}-{}", verb.get_name()), format!("{typed} {}", verb.get_name()));
-    let shown = verb.clone().display_name(&page).bin_name(&typed).version(env!("CARGO_PKG_VERSION"));
+    let shown = verb.clone().display_name(&page).bin_name(&typed).disable_help_subcommand(true);
     let mut text = Vec::new();
-    clap_mangen::Man::new(shown.disable_help_subcommand(true)).title(&page).render(&mut text)?;
+    // Without the version, which is an option of `bulkhead` alone.
+    let man = clap_mangen::Man::new(shown).title(&page).source(concat!("bulkhead ", env!("CARGO_PKG_VERSION")));
+    man.render(&mut text)?;
     statuses(&mut text)?;
     writeln!(text, ".SH SEE ALSO\n.BR bulkhead (1)")?;
     pages.push((page.clone(), with_notes(text)));
@@ -136,6 +140,15 @@ mod tests {
             assert!(text.contains(".SH SYNOPSIS") && text.contains(".SH EXIT STATUS"), "{name}");
             assert!(!text.contains("EXTRA"), "{name}");
         }
+        let text = |name: &str| {
+            let (_, text) = pages.iter().find(|(known, _)| known == name).unwrap();
+            String::from_utf8(text.clone()).unwrap().replace('\\', "")
+        };
+        for option in ["--socket", "--json"] {
+            assert!(text("bulkhead-zones-set").contains(option), "an action has the options of its verb");
+        }
+        assert!(!text("bulkhead-zones-set").contains("--version"), "it is no option of a verb");
+        assert!(text("bulkhead-run").contains(concat!("\"bulkhead ", env!("CARGO_PKG_VERSION"), "\"")));
         assert!(pages.iter().all(|(name, _)| name != "bulkhead-worker"));
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
 /// Nobody is to wonder why a program is slow: without a GPU, and unless it was asked for, the software GPU is said to be
 /// one.
 fn say_if_on_the_cpu(args: &RunArgs) {
-    if args.socket.is_none() && args.backend.is_left_open() {
+    if args.socket.is_none() && args.backend.may_be_either() {
         let nvidia = Options { choice: Choice::Nvidia, ..args.backend.options() };
         if let Err(why) = Backend::choose(&nvidia) {
             eprintln!("bulkhead: {why}; computing on the CPU (--backend soft does so without this line)");

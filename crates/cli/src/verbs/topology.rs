@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(args: &TopologyArgs) -> Result<ExitCode, Failure> {
     let here = Scene::of_this_machine(PathBuf::new(), None);
-    let in_zone = args.backend.is_left_open() && here.is_tenant() && !here.exists("/dev/nvidiactl");
+    let in_zone = args.backend.may_be_either() && here.is_tenant() && !here.exists("/dev/nvidiactl");
     let progress = crate::progress::Progress::of("asking the driver about its GPUs");
     let survey = if in_zone { ask_in_zone(&here)? } else { ask(&args.backend)? };
     drop(progress);

@@ -14,10 +14,12 @@ pub(crate) fn run(state_dir: PathBuf, guest_memory: u64) -> Result<ExitCode, Fai
     crate::logging::start(LevelFilter::INFO, None);
     let stop = proxy::on_signals(&[SIGTERM, SIGINT])
         .map_err(|error| Failure::system(Exit::Failure, "cannot start", &error))?;
-    let failed = |error: XenBackendError| {
+    let failed = |exit: Exit, error: XenBackendError| {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-        Failure::new(Exit::Failure, format!("xen-backend: {error}{source}"))
+        Failure::new(exit, format!("xen-backend: {error}{source}"))
     };
-    XenBackend::open(state_dir, guest_memory).and_then(|backend| backend.run(stop)).map_err(failed)?;
+    // Without xenstore it fails as `bulkhead xen run` does.
+    let backend = XenBackend::open(state_dir, guest_memory).map_err(|error| failed(Exit::NoXen, error))?;
+    backend.run(stop).map_err(|error| failed(Exit::Failure, error))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -112,7 +112,7 @@ fn check(case: &Case, objects: &[Value]) {
 }
 
 /// No key without a value and no empty list or map: an API server refuses some, and silently drops others.
-fn no_nothing(value: &Value, path: &str) {
+pub fn no_nothing(value: &Value, path: &str) {
     match value {
         Value::Null => panic!("{path} is null"),
         Value::Array(items) => {

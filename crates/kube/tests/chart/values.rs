@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::helm::{by_default, chart, named, objects, of_kind, pod, render, text, with_helm, yaml};
+use crate::matrix::no_nothing;
 
 fn values() -> Value {
     yaml(&std::fs::read_to_string(chart().join("values.yaml")).unwrap())
@@ -130,6 +131,34 @@ fn what_cannot_be_meant_is_refused_in_plain_words() {
     });
 }
 
+/// Helm removes a default whose value is null.
+#[test]
+fn defaults_can_be_switched_off() {
+    with_helm(|helm| {
+        for value in [
+            "affinity",
+            "nodeSelector",
+            "tolerations",
+            "imagePullSecrets",
+            "annotations",
+            "podAnnotations",
+            "podLabels",
+            "resources",
+            "host.resources",
+            "probes.readiness",
+            "probes.liveness",
+        ] {
+            let made = render(helm, "1.36.0", &[&format!("{value}=null")]);
+            for object in objects(&made.unwrap_or_else(|said| panic!("{value}: {said}"))) {
+                no_nothing(&object, value);
+            }
+        }
+        let made = objects(&render(helm, "1.36.0", &["probes.liveness=null"]).unwrap());
+        let container = &pod(named(&made, "DaemonSet", "bulkhead")).unwrap()["containers"][0];
+        assert!(container.get("livenessProbe").is_none() && container.get("readinessProbe").is_some());
+    });
+}
+
 #[test]
 fn directories_of_a_package_are_where_the_operator_says() {
     with_helm(|helm| {
@@ -164,6 +193,15 @@ fn helm_test_has_a_pod_wherever_pods_can_have_gpus() {
             let pod = pod.unwrap_or_else(|| panic!("{set}: no pod"));
             assert_eq!((resources(&pod), claims), (json!({ "claims": [{ "name": "gpu" }] }), 1), "{set}");
             assert_eq!(pod["resourceClaims"][0]["resourceClaimTemplateName"], "bulkhead-test", "{set}");
+        }
+        // What a profile is called is not always what its resource is.
+        for (config, resource) in [
+            ("[profiles.a]\nmemory = \"1GiB\"\nresource = \"nvidia.com/gpu\"\n[profiles.b]\n", "nvidia.com/gpu"),
+            ("[profiles.\"a\"]\n# resource = \"x.dev/no\"\n[profiles.b]\nresource = \"x.dev/b\"\n", "bulkhead.dev/a"),
+            ("# [profiles.no]\n  [profiles.c]\n\n  resource = 'x.dev/y'\n", "x.dev/y"),
+        ] {
+            let (pod, _) = pod_of("1.36.0", &format!("config={}", config.replace(',', "\\,")));
+            assert_eq!(resources(&pod.unwrap()), json!({ "limits": { resource: 1 } }), "{config}");
         }
         assert_eq!(pod_of("1.33.0", "devicePlugin.enabled=false"), (None, 0));
         assert_eq!(pod_of("1.36.0", "devicePlugin.enabled=false,host.remove=true"), (None, 0));

@@ -26,11 +26,11 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
-    /// Whether no option was given.
-    pub fn is_left_open(&self) -> bool {
+    /// Whether the machine decides: no option is about one of the backends, and `auto` may have been asked for.
+    pub fn may_be_either(&self) -> bool {
         let BackendArgs { backend, driver_library, soft_devices, soft_memory, soft_mig } = self;
         let soft = soft_devices.is_some() || soft_memory.is_some() || soft_mig.is_some();
-        backend.is_none() && driver_library.is_none() && !soft
+        matches!(backend, None | Some(BackendArg::Auto)) && driver_library.is_none() && !soft
     }
 
     pub fn options(&self) -> Options {

@@ -57,7 +57,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/* Where pods of the DaemonSets run. */}}
 {{- define "bulkhead.affinity" -}}
-{{- $affinity := deepCopy .Values.affinity -}}
+{{- $affinity := deepCopy (.Values.affinity | default dict) -}}
 {{- if and (eq .Values.nodes "gpu") (not .Values.nodeSelector) (not $affinity.nodeAffinity) -}}
 {{- $terms := list -}}
 {{- range list "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" "bulkhead.dev/gpu" -}}
@@ -81,7 +81,7 @@ imagePullSecrets:
 priorityClassName: {{ . }}
 {{- end }}
 nodeSelector:
-  {{- merge (deepCopy .Values.nodeSelector) (dict "kubernetes.io/os" "linux" "kubernetes.io/arch" "amd64") | toYaml | nindent 2 }}
+  {{- merge (deepCopy (.Values.nodeSelector | default dict)) (dict "kubernetes.io/os" "linux" "kubernetes.io/arch" "amd64") | toYaml | nindent 2 }}
 {{- with include "bulkhead.affinity" . }}
 affinity:
   {{- . | nindent 2 }}
@@ -117,17 +117,21 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Probes: the program asks the one that runs in the same container. */}}
+{{/* Probes: the program asks the one that runs in the same container. One that is null is left out. */}}
 {{- define "bulkhead.probes" -}}
 {{- $verb := .verb -}}
+{{- with .probes.readiness -}}
 readinessProbe:
   exec:
     command: [/usr/bin/bulkhead, {{ $verb }}, --probe=ready]
-  {{- toYaml .probes.readiness | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .probes.liveness }}
 livenessProbe:
   exec:
     command: [/usr/bin/bulkhead, {{ $verb }}, --probe=live]
-  {{- toYaml .probes.liveness | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* The port of the proxy's metrics. The proxy listens on the host; a PodMonitor finds the node by this name. */}}
@@ -143,8 +147,15 @@ ports:
 {{- else if .Values.test.resource -}}
 {{ .Values.test.resource }}
 {{- else -}}
-{{- with regexFind "(?m)^\\s*\\[profiles\\.\"?[A-Za-z0-9._-]+" .Values.config -}}
-bulkhead.dev/{{ regexReplaceAll "^\\s*\\[profiles\\.\"?" . "" }}
+{{- /* The first profile, up to the next table; it may name its resource itself. */ -}}
+{{- $profile := regexFind "(?m)^[ \\t]*\\[profiles\\.[^\\n]*(\\n[ \\t]*([^\\[ \\t\\n][^\\n]*)?)*" .Values.config -}}
+{{- $resource := regexFind "(?m)^[ \\t]*resource[ \\t]*=[ \\t]*[\"'][^\"'\\n]+" $profile -}}
+{{- if $resource -}}
+{{ regexReplaceAll "^[^\"']*[\"']" $resource "" }}
+{{- else -}}
+{{- with regexFind "^[ \\t]*\\[profiles\\.\"?[A-Za-z0-9._-]+" $profile -}}
+bulkhead.dev/{{ regexReplaceAll "^[ \\t]*\\[profiles\\.\"?" . "" }}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
