@@ -14,7 +14,7 @@ use super::lab;
 use super::node::{self, PODS};
 use super::service::Service;
 use super::wait::until;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -127,11 +127,6 @@ pub(crate) fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Further> 
     cluster.further.iter().find(|one| one.name == name).with_context(|| format!("there is no node {name}"))
 }
 
-/// Switches a node off, without a word to anybody.
-pub(crate) fn kill(cluster: &mut Cluster, name: &str) -> Result<()> {
-    cluster.further.iter_mut().find(|one| one.name == name).context("no such node")?.kill()
-}
-
 /// What a verb of bulkhead prints on a node, the first one or another.
 pub(crate) fn run(cluster: &Cluster, node: &str, words: &[&str]) -> Result<String> {
     if node == NODE {
@@ -230,24 +225,6 @@ impl Further {
         command.args(["--target", &self.first()?.to_string(), "--mount", "--net", "--pid", "--ipc", "--uts"]);
         command.args(["env", "--chdir=/"]).arg(format!("PATH={path}"));
         Ok(command)
-    }
-
-    /// Ends this node's proxy, which is started again as systemd would do it.
-    pub(crate) fn restart_broker(&self, path: &str) -> Result<()> {
-        let pid = || -> Result<String> {
-            let mut command = self.command(path)?;
-            // The shell's own words must not be among those that match.
-            let script = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep -q \"^[^ ]*bulkhead [p]roxy \" && \
-                          echo ${p#/proc/}; done; true";
-            let said = sh::output(command.args(["sh", "-c", script]))?;
-            Ok(said.lines().next().unwrap_or_default().to_owned())
-        };
-        let before = pid()?;
-        if before.is_empty() {
-            bail!("no proxy runs on {}", self.name);
-        }
-        sh::output(self.command(path)?.args(["kill", "-TERM", &before]))?;
-        until("another proxy", || Ok(Some(()).filter(|()| pid().is_ok_and(|now| !now.is_empty() && now != before))))
     }
 }
 

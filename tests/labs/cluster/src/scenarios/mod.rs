@@ -205,7 +205,7 @@ pub(crate) fn need_package(names: &[String]) -> bool {
 
 /// Whether one of these scenarios upgrades to another version.
 pub(crate) fn need_next(names: &[String]) -> bool {
-    names.is_empty() || names.iter().any(|name| name == "helm" || name == "nodes" || name == "nodes-upgrade")
+    names.is_empty() || names.iter().any(|name| name == "helm")
 }
 
 /// Whether one of these scenarios begins with a release's files.
