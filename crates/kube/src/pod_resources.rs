@@ -1,6 +1,6 @@
 //! Which container has which device, from kubelet's pod-resources API: Allocate does not name the pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use control::zone::Labels;
@@ -11,6 +11,26 @@ use crate::sockets;
 
 /// A node with hundreds of pods lists a few hundred kilobytes.
 const MAX_LIST: usize = 16 << 20;
+
+/// A pod's namespace and name, as `NAMESPACE/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodName {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl std::str::FromStr for PodName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("must be NAMESPACE/NAME"),
+        }
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
@@ -23,6 +43,8 @@ pub enum ListError {
 /// The containers of devices and claims.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Listing {
+    /// All pods, those without any of our devices too.
+    pub pods: BTreeSet<PodName>,
     pub devices: BTreeMap<(String, String), Labels>,
     /// By claim: its namespace and its name.
     pub claims: BTreeMap<(String, String), Vec<Labels>>,
@@ -35,6 +57,7 @@ pub async fn list(socket: &Path) -> Result<Listing, ListError> {
     let answer = answer.map_err(|status| ListError::Refused(Box::new(status)))?.into_inner();
     let mut listing = Listing::default();
     for pod in answer.pod_resources {
+        listing.pods.insert(PodName { namespace: pod.namespace.clone(), name: pod.name.clone() });
         for container in pod.containers {
             let labels =
                 Labels { pod: pod.name.clone(), namespace: pod.namespace.clone(), container: container.name.clone() };

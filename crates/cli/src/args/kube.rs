@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bulkhead_kube::pod_resources::PodName;
 use clap::{Args, ValueEnum};
 
 use proxy::args::LogFormat;
@@ -62,6 +63,9 @@ pub(crate) struct DevicePluginArgs {
     /// Directory for checkpoints; must survive a reboot
     #[arg(long, value_name = "PATH", default_value = "/var/lib/bulkhead/device-plugin")]
     pub checkpoint_dir: PathBuf,
+    /// Pod in which this runs: a kubelet that lists it knows its pods, and zones of others end
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub pod: Option<PodName>,
 }
 
 const DRA_EXAMPLES: &str = "\

@@ -20,6 +20,7 @@ pub(crate) fn run(args: DevicePluginArgs) -> Result<ExitCode, Failure> {
         pod_resources: args.node.pod_resources.clone(),
         cdi: args.node.cdi_dir.clone(),
         checkpoints: args.checkpoint_dir,
+        pod: args.pod,
     };
     let ended = node::serve(&args.node, async move |stop| device_plugin::run(options, stop).await)?;
     ended.map(|()| ExitCode::SUCCESS).map_err(|error| match &error {

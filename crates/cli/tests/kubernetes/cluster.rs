@@ -23,6 +23,10 @@ struct Inside {
     /// Objects in the largest list that was answered.
     largest_page: usize,
     lists: usize,
+    /// Reads of the node's slice.
+    slice_reads: usize,
+    /// Claims cannot be read.
+    without_claims: bool,
 }
 
 type Shared = Arc<(Mutex<Inside>, Condvar)>;
@@ -78,9 +82,26 @@ impl Cluster {
         self.inside().objects.remove(path);
     }
 
+    /// From now on nobody can read a claim.
+    pub fn refuse_claims(&self) {
+        self.inside().without_claims = true;
+    }
+
+    /// How often a slice was read.
+    pub fn slice_reads(&self) -> usize {
+        self.inside().slice_reads
+    }
+
+    /// What is below a path.
+    pub fn below(&self, path: &str) -> Vec<Value> {
+        let prefix = format!("{path}/");
+        let inside = self.inside();
+        inside.objects.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(_, object)| object.clone()).collect()
+    }
+
     /// Creates a GpuShareGrant, or changes it.
     pub fn grant(&self, namespace: &str, name: &str, spec: Value) {
-        let metadata = json!({ "name": name, "namespace": namespace });
+        let metadata = json!({ "name": name, "namespace": namespace, "uid": format!("uid-of-{name}") });
         let object = json!({ "apiVersion": "bulkhead.dev/v1alpha1", "kind": "GpuShareGrant",
             "metadata": metadata, "spec": spec });
         self.inside().change(grant_path(namespace, name), Some(object));
@@ -281,6 +302,10 @@ fn answer(method: &str, path: &str, query: &Query, body: &[u8], inside: &mut Ins
             "message": format!("{path}: {reason}") });
         (code, text)
     };
+    if inside.without_claims && path.contains("/resourceclaims/") {
+        return failure(503, "ServiceUnavailable");
+    }
+    inside.slice_reads += usize::from(method == "GET" && path.contains("/resourceslices/"));
     match method {
         "GET" => match inside.objects.get(path) {
             Some(object) => (200, object.clone()),
@@ -291,7 +316,11 @@ fn answer(method: &str, path: &str, query: &Query, body: &[u8], inside: &mut Ins
             None => failure(404, "NotFound"),
         },
         "POST" => {
-            let object = inside.stamp(serde_json::from_slice(body).unwrap());
+            let mut object = inside.stamp(serde_json::from_slice(body).unwrap());
+            let about = &mut object["metadata"];
+            if let (None, Some(begin)) = (about["name"].as_str(), about["generateName"].as_str()) {
+                about["name"] = format!("{begin}{}", inside.version).into();
+            }
             let name = object["metadata"]["name"].as_str().unwrap().to_owned();
             inside.objects.insert(format!("{path}/{name}"), object.clone());
             (201, object)

@@ -137,6 +137,27 @@ fn restarts_of_kubelet_plugin_and_proxy_lose_nothing() {
 }
 
 #[test]
+fn a_node_that_comes_back_keeps_no_zone_of_a_pod_that_is_elsewhere_now() {
+    let mut node = Node::start(ONE_PROFILE);
+    let mut plugin = node.device_plugin_in("bulkhead-system/bulkhead-1");
+    let ids = node.kubelet.ids(GPU_1GB);
+    let zone = zone_of(&node.kubelet.allocate(GPU_1GB, &[&ids[0]]).unwrap());
+    node.kubelet.run_pod("n", "p", GPU_1GB, &[&ids[0]]);
+    plugin.logged("zone assigned to pod");
+    // The node goes, and its pod is made again on another one.
+    plugin.kill(Signal::KILL);
+    node.kubelet.end_pod("n", "p");
+    node.kubelet.restart();
+    let plugin = node.device_plugin_in("bulkhead-system/bulkhead-2");
+    assert_eq!(node.kubelet.ids(GPU_1GB), ids);
+    // Kubelet has heard from the API server: the DaemonSet's pod is there, and no other.
+    node.kubelet.run_pod("bulkhead-system", "bulkhead-2", GPU_1GB, &[]);
+    assert_eq!(plugin.logged("zone ended")["zone"], zone);
+    assert!(node.zones().is_empty() && node.cdi().is_empty());
+    assert_eq!(node.checkpoints(), 0);
+}
+
+#[test]
 fn devices_are_as_healthy_as_the_proxy() {
     let mut node = Node::start(ONE_PROFILE);
     let plugin = node.device_plugin();

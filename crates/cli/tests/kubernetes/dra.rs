@@ -1,6 +1,7 @@
 //! `bulkhead dra`.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use bulkhead_kube::api::dra as api;
 use bulkhead_kube::api::dra::dra_plugin_client::DraPluginClient;
@@ -144,7 +145,7 @@ fn a_prepared_claim_outlives_driver_proxy_api_server_and_node() {
     let prepared = lab.prepare("c", UID);
     driver.kill(Signal::KILL);
     // The claim cannot be read any more, and everything under /run is gone.
-    lab.cluster.remove("/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c");
+    lab.cluster.refuse_claims();
     lab.node.proxy.as_mut().unwrap().kill(Signal::KILL);
     std::fs::remove_dir_all(lab.node.state()).unwrap();
     std::fs::remove_dir_all(lab.node.directory.join("cdi")).unwrap();
@@ -168,6 +169,30 @@ fn slices_that_kubelet_removed_are_published_again() {
     until("published again", || lab.cluster.get(SLICE).is_some());
     // The line may follow what it tells of.
     until("it is logged", || driver.count("ResourceSlice created") > before);
+}
+
+#[test]
+fn a_node_where_nothing_happens_hardly_reads_its_slice() {
+    let lab = Lab::start();
+    let started = Instant::now();
+    let _driver = lab.driver();
+    until("published", || lab.cluster.get(SLICE).is_some());
+    // A grant is said to be without effect half a minute after the zone came, that is after six looks at the node.
+    lab.cluster.allocate_claim("n", "c", UID, "1Gi", "25");
+    assert_eq!(lab.prepare("c", UID).error, "");
+    lab.cluster.grant("n", "away", json!({ "to": { "namespace": "elsewhere" } }));
+    let events = || lab.cluster.below("/api/v1/namespaces/n/events");
+    until("an event", || !events().is_empty());
+    let event = events().remove(0);
+    assert_eq!(
+        (&event["reason"], &event["involvedObject"]["uid"]),
+        (&"NoEffectOnNode".into(), &"uid-of-away".into())
+    );
+    let message = event["message"].as_str().unwrap();
+    assert!(message.starts_with("No effect on node node-1: it has pods that this grant is from"), "{message}");
+    // Once when it was created, and once more where the machine is so slow that a minute has passed.
+    let (reads, minutes) = (lab.cluster.slice_reads(), started.elapsed().as_secs() as usize / 60);
+    assert!(reads <= 1 + minutes, "{reads} reads in {minutes} minutes");
 }
 
 #[test]

@@ -67,6 +67,13 @@ impl Node {
         Logged::start(self.device_plugin_command())
     }
 
+    /// One that runs in this pod.
+    pub fn device_plugin_in(&self, pod: &str) -> Logged {
+        let mut command = self.device_plugin_command();
+        command.arg("--pod").arg(pod);
+        Logged::start(command)
+    }
+
     /// One whose checkpoints are on a file system with room for so many: it has a mount namespace of its own.
     pub fn device_plugin_with_room(&self, checkpoints: usize) -> Logged {
         let plugin = self.device_plugin_command();

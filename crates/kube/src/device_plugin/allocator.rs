@@ -13,7 +13,7 @@ use crate::api::device_plugin as api;
 use crate::cdi;
 use crate::checkpoints::{Holder, Record};
 use crate::offer::{self, Resource, SeveralInstances};
-use crate::pod_resources::Listing;
+use crate::pod_resources::{Listing, PodName};
 use crate::policy::Policy;
 use crate::zone_store::{ZoneStore, ZoneStoreError};
 
@@ -55,8 +55,9 @@ struct Inside {
 }
 
 impl Allocator {
-    pub(super) fn new(store: ZoneStore, terms: Terms) -> Self {
-        let inside = Inside { store, terms, reconciler: PodReconciler::default() };
+    /// `own`: the pod in which this plugin runs.
+    pub(super) fn new(store: ZoneStore, terms: Terms, own: Option<PodName>) -> Self {
+        let inside = Inside { store, terms, reconciler: PodReconciler::new(own) };
         Self { inside: Mutex::new(inside), started: Instant::now() }
     }
 

@@ -28,6 +28,7 @@ use crate::cdi::SpecDir;
 use crate::checkpoints::Checkpoints;
 use crate::health::Health;
 use crate::inject::Places;
+use crate::pod_resources::PodName;
 use crate::policy::Policy;
 use crate::source::{Plan, Source, SourceError};
 use crate::zone_store::ZoneStore;
@@ -63,6 +64,8 @@ pub struct Options {
     pub cdi: PathBuf,
     /// Our checkpoints.
     pub checkpoints: PathBuf,
+    /// The pod in which this plugin runs, where it runs in one.
+    pub pod: Option<PodName>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -117,7 +120,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     let cdi = SpecDir::open(&options.cdi).map_err(dir(&options.cdi))?;
     let store = ZoneStore::open(broker.clone(), checkpoints, cdi, options.places.clone(), PREFIX);
     let store = store.map_err(dir(&options.checkpoints))?;
-    let allocator = Arc::new(Allocator::new(store, terms.clone()));
+    let allocator = Arc::new(Allocator::new(store, terms.clone(), options.pod.clone()));
     let mut runner = Runner {
         options,
         broker,

@@ -3,7 +3,9 @@
 //!
 //! A kubelet that has just started lists nothing until the API server has told it about its pods, which may take long,
 //! and containers keep running all the while. So a missing zone counts only after kubelet has shown that it knows its
-//! pods, by listing or allocating one of our zones. Without such a sign only zones without clients end, and only late.
+//! pods: by listing the pod in which this plugin runs, which it has from the API server as it has all others, or by listing
+//! or allocating one of our zones. A node that comes back after its pods were made again elsewhere never does the latter.
+//! Without such a sign only zones without clients end, and only late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use control::ZoneName;
 use control::zone::Labels;
 
 use crate::checkpoints::{Holder, Record};
-use crate::pod_resources::Listing;
+use crate::pod_resources::{Listing, PodName};
 
 /// How long a zone without clients must be missing.
 const MISSING: Duration = Duration::from_secs(10);
@@ -32,6 +34,8 @@ pub(super) enum Action {
 /// What has been observed so far. The caller supplies the time.
 #[derive(Debug, Default)]
 pub(super) struct PodReconciler {
+    /// The pod in which this plugin runs, where it runs in one.
+    own: Option<PodName>,
     kubelet_since: Duration,
     /// The running kubelet has shown that it knows its pods.
     proved: bool,
@@ -39,9 +43,13 @@ pub(super) struct PodReconciler {
 }
 
 impl PodReconciler {
+    pub(super) fn new(own: Option<PodName>) -> Self {
+        Self { own, ..Self::default() }
+    }
+
     /// Kubelet has restarted: what it said before no longer counts.
     pub(super) fn new_kubelet(&mut self, now: Duration) {
-        *self = Self { kubelet_since: now, ..Self::default() };
+        *self = Self { kubelet_since: now, own: self.own.take(), ..Self::default() };
     }
 
     /// Kubelet has allocated a device to a pod.
@@ -61,6 +69,7 @@ impl PodReconciler {
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut missing = BTreeMap::new();
+        self.proved |= self.own.as_ref().is_some_and(|own| listing.pods.contains(own));
         for record in records.filter(|record| known.contains(&record.zone)) {
             let Holder::Devices { resource, ids } = &record.holder else { continue };
             let holder = ids.iter().find_map(|id| listing.devices.get(&(resource.clone(), id.clone())));
@@ -191,6 +200,55 @@ mod tests {
         // In the end an empty zone goes; one with clients never goes for silence alone.
         assert!(reconcile(301, 1).is_empty());
         assert_eq!(reconcile(302, 0), ["a"]);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_ends_the_zones_of_pods_that_are_elsewhere_now() {
+        let own: PodName = "bulkhead-system/bulkhead-x7k2p".parse().unwrap();
+        let with_us = Listing { pods: [own.clone()].into(), ..Listing::default() };
+        let mut reconciler = PodReconciler::new(Some(own));
+        reconciler.new_kubelet(seconds(0));
+        let a = record("a");
+        let mut reconcile = |at, listing: &Listing, clients| {
+            ended(reconciler.reconcile(seconds(at), listing, &all(), [&a].into_iter(), |_| clients))
+        };
+        // The API server has not told kubelet about any pod yet.
+        assert!(reconcile(1, &Listing::default(), 0).is_empty());
+        assert!(reconcile(30, &Listing::default(), 0).is_empty());
+        // The pod that had the zone is on another node, and none of this one has a device.
+        assert_eq!(reconcile(31, &with_us, 0), ["a"]);
+    }
+
+    #[test]
+    fn its_clients_get_the_time_that_kubelet_gives_them() {
+        let own: PodName = "n/us".parse().unwrap();
+        let with_us = Listing { pods: [own.clone()].into(), ..Listing::default() };
+        let mut reconciler = PodReconciler::new(Some(own));
+        reconciler.new_kubelet(seconds(0));
+        let a = record("a");
+        let mut reconcile = |at| ended(reconciler.reconcile(seconds(at), &with_us, &all(), [&a].into_iter(), |_| 1));
+        assert!(reconcile(0).is_empty());
+        assert!(reconcile(59).is_empty());
+        assert_eq!(reconcile(60), ["a"]);
+    }
+
+    #[test]
+    fn pods_of_other_names_prove_nothing() {
+        // Static pods are listed before there is an API server.
+        let others = Listing { pods: ["kube-system/etcd-node".parse().unwrap()].into(), ..Listing::default() };
+        let mut reconciler = PodReconciler::new(Some("n/us".parse().unwrap()));
+        reconciler.new_kubelet(seconds(0));
+        let a = record("a");
+        for at in [0, 100, 299] {
+            assert!(ended(reconciler.reconcile(seconds(at), &others, &all(), [&a].into_iter(), |_| 0)).is_empty());
+        }
+        // A new kubelet has to show it again.
+        let with_us = Listing { pods: ["n/us".parse().unwrap()].into(), ..Listing::default() };
+        assert_eq!(ended(reconciler.reconcile(seconds(299), &with_us, &all(), [&a].into_iter(), |_| 0)), ["a"]);
+        reconciler.new_kubelet(seconds(300));
+        for at in [300, 400] {
+            assert!(ended(reconciler.reconcile(seconds(at), &others, &all(), [&a].into_iter(), |_| 0)).is_empty());
+        }
     }
 
     #[test]

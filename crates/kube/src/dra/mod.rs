@@ -9,6 +9,7 @@ mod driver;
 mod grants;
 mod labels;
 mod publish;
+mod schedule;
 pub mod slices;
 
 use std::io;
@@ -18,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 
 use kube::Client;
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 use tonic::transport::Server;
 
 use crate::api::dra::dra_plugin_server::DraPluginServer;
@@ -32,8 +34,11 @@ use crate::policy::Policy;
 use crate::sockets;
 use crate::source::{Source, SourceError};
 use crate::zone_store::ZoneStore;
+use claims::unlisted::Unlisted;
 use driver::{Driver, Registrar};
 use grants::Grants;
+use grants::report::Reporter;
+use schedule::Schedule;
 
 /// The name by which classes and claims know us.
 pub const DRIVER: &str = "gpu.bulkhead.dev";
@@ -128,6 +133,10 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         wake: wake.clone(),
         health,
         registered: registered.clone(),
+        started: Instant::now(),
+        schedule: Schedule::default(),
+        unlisted: Unlisted::default(),
+        reporter: Reporter::default(),
     };
     // Restore the zones of claims in use before kubelet learns of us.
     tokio::select! {

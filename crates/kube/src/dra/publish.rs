@@ -7,18 +7,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::ZoneName;
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice, ResourceSliceSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::Instant;
 
+use super::claims::unlisted::{Unlisted, has_ended};
 use super::grants::held::Held;
+use super::grants::report::Reporter;
 use super::grants::{self, Grants};
+use super::schedule::Schedule;
 use super::{labels, slices};
 use crate::broker::Broker;
+use crate::checkpoints::Holder;
 use crate::health::Health;
 use crate::node::{self, Node};
-use crate::pod_resources;
+use crate::pod_resources::{self, Listing};
 use crate::policy::Policy;
 use crate::source::{Plan, Source};
 use crate::zone_store::ZoneStore;
@@ -30,6 +35,8 @@ const GRANTS_PAUSE: Duration = Duration::from_secs(1);
 const RESTORE_PAUSE: Duration = Duration::from_millis(500);
 /// A broker that is being replaced is away for a moment; the slice is emptied only after so many checks without it.
 const UNHEALTHY_AFTER: u32 = 3;
+/// How long the API server may take to say what became of a claim, while others wait.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Publisher {
     pub client: Client,
@@ -48,6 +55,10 @@ pub(super) struct Publisher {
     pub health: Health,
     /// Whether a kubelet has accepted us.
     pub registered: Arc<AtomicBool>,
+    pub started: Instant,
+    pub schedule: Schedule<ResourceSliceSpec>,
+    pub unlisted: Unlisted,
+    pub reporter: Reporter,
 }
 
 impl Publisher {
@@ -86,7 +97,7 @@ impl Publisher {
                 self.plan = plan;
             }
             if node.is_some() || away >= UNHEALTHY_AFTER {
-                let said = self.publish(node.as_ref()).await.err();
+                let said = self.publish_if_due(node.as_ref()).await.err();
                 // Log the same error once.
                 if let Some(error) = said.as_ref().filter(|_| said != last) {
                     tracing::warn!(error, "cannot publish ResourceSlice");
@@ -97,11 +108,14 @@ impl Publisher {
             if node.is_some() {
                 self.reconcile_pods().await;
             }
-            let next = tokio::time::Instant::now() + CHECK_INTERVAL;
+            let next = Instant::now() + CHECK_INTERVAL;
             loop {
                 tokio::select! {
                     () = tokio::time::sleep_until(next) => break,
-                    () = self.wake.notified() => break,
+                    () = self.wake.notified() => {
+                        self.schedule.registered(self.started.elapsed());
+                        break;
+                    }
                     Ok(()) = self.held.changed(), if node.is_some() => {}
                 }
                 self.reconcile_pods().await;
@@ -120,7 +134,8 @@ impl Publisher {
         }
     }
 
-    /// Labels zones with their pods, sets the quotas of namespaces, and applies grants.
+    /// Labels zones with their pods, sets the quotas of namespaces, applies grants, and ends the zones of claims that are
+    /// elsewhere now.
     async fn reconcile_pods(&mut self) {
         let policy = self.policy.lock().await.clone();
         if let Err(error) = policy.enforce(&self.broker).await {
@@ -139,25 +154,71 @@ impl Publisher {
             (names, labels::subjects(&status, store.records(), &listing))
         };
         labels::tell(&self.broker, names).await;
+        self.end_claims(&listing).await;
         // Before they are known none is revoked.
-        let wanted = self.held.borrow_and_update().as_ref().map(|held| grants::wanted(held.iter(), &subjects));
-        let Some(wanted) = wanted else { return };
+        let (wanted, remarks) = {
+            let held = self.held.borrow_and_update();
+            let Some(held) = held.as_ref() else { return };
+            let remarks = self.reporter.due(self.started.elapsed(), held.named(), &subjects);
+            (grants::wanted(held.iter(), &subjects), remarks)
+        };
         if let Err(error) = self.grants.apply(&self.broker, &wanted).await {
             tracing::warn!(%error, "cannot apply grants");
         }
+        self.reporter.say(&self.client, &self.node, remarks).await;
+    }
+
+    /// Ends the zones of claims that no pod of this node uses and that the API server has given to others since.
+    async fn end_claims(&mut self, listing: &Listing) {
+        // Held all the while: a claim that is being prepared is either there already, or read after us.
+        let mut store = self.store.lock().await;
+        let due: Vec<_> = self.unlisted.due(self.started.elapsed(), store.records(), listing);
+        let due: Vec<_> = due.into_iter().cloned().collect();
+        for record in due {
+            let Holder::Claim { namespace, name, uid, devices } = &record.holder else { continue };
+            let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
+            let read = match tokio::time::timeout(CLAIM_TIMEOUT, api.get_opt(name)).await {
+                Ok(Ok(read)) => read,
+                // Pods and their zones outlive an API server.
+                Ok(Err(_)) | Err(_) => return,
+            };
+            if !has_ended(read.as_ref(), uid, devices) {
+                continue;
+            }
+            match store.end(&record.zone).await {
+                Ok(()) => {
+                    tracing::info!(zone = %record.zone, namespace, claim = name, "zone ended: its claim is not of this node")
+                }
+                Err(error) => tracing::warn!(zone = %record.zone, %error, "cannot end zone; will retry"),
+            }
+        }
+    }
+
+    fn slice(&self, node: Option<&Node>, generation: i64) -> ResourceSlice {
+        let cards = node.map_or(&[][..], |node| &node.cards);
+        slices::slice(&self.node, cards, &self.plan.offer.claims, self.plan.reserve, generation)
+    }
+
+    async fn publish_if_due(&mut self, node: Option<&Node>) -> Result<(), String> {
+        let (now, wanted) = (self.started.elapsed(), self.slice(node, 0).spec);
+        if !self.schedule.is_due(now, &wanted) {
+            return Ok(());
+        }
+        let published = self.publish(node).await;
+        match published.is_ok() {
+            true => self.schedule.published(now, wanted),
+            false => self.schedule.failed(),
+        }
+        published
     }
 
     /// Publishes the GPUs for claims; none without a proxy.
     async fn publish(&self, node: Option<&Node>) -> Result<(), String> {
-        let slice = |generation: i64| {
-            let cards = node.map_or(&[][..], |node| &node.cards);
-            slices::slice(&self.node, cards, &self.plan.offer.claims, self.plan.reserve, generation)
-        };
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         let name = slices::slice_name(&self.node);
         let there = api.get_opt(&name).await.map_err(|error| explain(&error))?;
         let generation = there.as_ref().map_or(1, |slice| slice.spec.pool.generation);
-        let mut wanted = slice(generation);
+        let mut wanted = self.slice(node, generation);
         let gpus = wanted.spec.devices.as_ref().map_or(0, Vec::len);
         match there {
             None => {
@@ -166,7 +227,7 @@ impl Publisher {
             }
             Some(there) if same(&there, &wanted) => {}
             Some(there) => {
-                wanted = slice(generation + 1);
+                wanted = self.slice(node, generation + 1);
                 wanted.metadata.resource_version = there.metadata.resource_version;
                 api.replace(&name, &PostParams::default(), &wanted).await.map_err(|error| explain(&error))?;
                 tracing::info!(gpus, slice = name, "ResourceSlice updated");

@@ -30,10 +30,13 @@ mount --bind "$run/memory/changes" "$root/run/changes"
 mount --bind "$run" "$root$run"
 mount --bind "$run/kubelet" "$root/var/lib/kubelet"
 mount --bind "$run/containerd" "$root/var/lib/containerd"
-# The overlay shows one file system; what lies on others must be brought along.
+# The machine's own root, for further nodes to be laid over.
+mkdir "$root/run/machine"
+mount --bind / "$root/run/machine"
+# The overlay shows one file system; what is mounted over it must be brought along.
 IFS=:
 for dir in $needed; do
-    if [ "$(stat -c %d "$dir")" != "$(stat -c %d /)" ]; then
+    if [ "$(findmnt --noheadings --output TARGET --target "$dir")" != / ]; then
         mkdir -p "$root$dir"
         mount --rbind "$dir" "$root$dir"
     fi

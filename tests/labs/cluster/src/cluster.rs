@@ -1,6 +1,7 @@
 //! A cluster of one node, made of the real components. Runs inside of the node.
 
 use super::components::Components;
+use super::further::Further;
 use super::kubectl::Kubectl;
 use super::node::{NODE_IP, PODS, SERVICE_IP, SERVICES};
 use super::pki::Pki;
@@ -18,8 +19,13 @@ pub(crate) struct Cluster {
     pub run: PathBuf,
     pub components: Components,
     pub kubectl: Kubectl,
+    pub pki: Pki,
+    /// The group below which all cgroups of the cluster are.
+    pub cgroup: String,
     /// In the order in which they were started.
     services: Vec<Service>,
+    /// Nodes beside the first one, while scenarios have need of them.
+    pub further: Vec<Further>,
 }
 
 impl Cluster {
@@ -34,18 +40,29 @@ impl Cluster {
         pki.issue("apiserver-kubelet", "/O=system:masters/CN=kube-apiserver", &[])?;
         let admin = pki.client("admin", "/O=system:masters/CN=admin")?;
         let kubectl = Kubectl::new(&components, &admin);
-        configure(run, &components, cgroup)?;
+        let dir = run.join("config");
+        configure(&dir, run, &components, &Local { cgroup, pods: PODS, reserved: String::new() })?;
+        fs::write(dir.join("audit.yaml"), include_str!("../config/audit.yaml"))?;
 
-        let mut cluster = Cluster { run: run.to_path_buf(), components, kubectl, services: Vec::new() };
+        let mut cluster = Cluster {
+            run: run.to_path_buf(),
+            components,
+            kubectl,
+            pki,
+            cgroup: cgroup.to_owned(),
+            services: Vec::new(),
+            further: Vec::new(),
+        };
         let config = cluster.config("containerd.toml");
         cluster.launch("containerd", &["containerd", "--config", &config])?;
         cluster.launch("etcd", &ETCD)?;
-        cluster.launch("kube-apiserver", &words(&apiserver(&pki)))?;
+        cluster.launch("kube-apiserver", &words(&apiserver(&cluster)))?;
         let (controllers, scheduler, kubelet) = (
-            pki.client("controllers", "/CN=system:kube-controller-manager")?,
-            pki.client("scheduler", "/CN=system:kube-scheduler")?,
-            pki.client("kubelet", &format!("/O=system:nodes/CN=system:node:{NODE}"))?,
+            cluster.pki.client("controllers", "/CN=system:kube-controller-manager")?,
+            cluster.pki.client("scheduler", "/CN=system:kube-scheduler")?,
+            cluster.pki.client("kubelet", &format!("/O=system:nodes/CN=system:node:{NODE}"))?,
         );
+        let (authority, accounts) = (cluster.pki.file("ca.crt"), cluster.pki.file("accounts.key"));
         cluster.wait_for("the API server", |cluster| cluster.kubectl.text(&["get", "--raw", "/readyz"]).is_ok())?;
         cluster.launch(
             "kube-controller-manager",
@@ -54,8 +71,8 @@ impl Cluster {
                 "--leader-elect=false",
                 "--use-service-account-credentials=true",
                 &format!("--kubeconfig={controllers}"),
-                &format!("--root-ca-file={}", pki.file("ca.crt")),
-                &format!("--service-account-private-key-file={}", pki.file("accounts.key")),
+                &format!("--root-ca-file={authority}"),
+                &format!("--service-account-private-key-file={accounts}"),
             ],
         )?;
         let scheduler = format!("--kubeconfig={scheduler}");
@@ -71,7 +88,7 @@ impl Cluster {
                 &format!("--node-ip={NODE_IP}"),
             ],
         )?;
-        cluster.wait_for("the node", Cluster::node_ready)?;
+        cluster.wait_for("the node", |cluster| cluster.node_ready(NODE))?;
         cluster.wait_for("the default service account", |cluster| {
             cluster.kubectl.text(&["get", "serviceaccount", "default"]).is_ok()
         })?;
@@ -112,14 +129,19 @@ impl Cluster {
     pub(crate) fn settled(&self) -> Result<()> {
         self.wait_for("containerd", |cluster| sh::output(cluster.ctr().arg("version")).is_ok())?;
         self.wait_for("the broker", |_| super::lab::zones().is_ok())?;
-        self.wait_for("the node", Cluster::node_ready)
+        self.wait_for("the node", |cluster| cluster.node_ready(NODE))
     }
 
-    /// Whether the node is ready for pods, as far as the API server knows.
-    fn node_ready(&self) -> bool {
+    /// Whether a node is ready for pods, as far as the API server knows.
+    pub(crate) fn node_ready(&self, node: &str) -> bool {
         let path = "{.status.conditions[?(@.type=='Ready')].status}";
-        let said = self.kubectl.text(&["get", "node", NODE, "-o", &format!("jsonpath={path}")]);
+        let said = self.kubectl.text(&["get", "node", node, "-o", &format!("jsonpath={path}")]);
         said.is_ok_and(|said| said == "True")
+    }
+
+    /// What the API server has written down of what our accounts asked for.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.run.join("logs/audit.log")
     }
 
     /// Brings an image into containerd.
@@ -164,8 +186,8 @@ const ETCD: [&str; 9] = [
     "--log-level=warn",
 ];
 
-fn apiserver(pki: &Pki) -> Vec<String> {
-    let file = |flag: &str, name: &str| format!("--{flag}={}", pki.file(name));
+fn apiserver(cluster: &Cluster) -> Vec<String> {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", cluster.pki.file(name));
     vec![
         "kube-apiserver".to_owned(),
         "--etcd-servers=http://127.0.0.1:2379".to_owned(),
@@ -185,22 +207,35 @@ fn apiserver(pki: &Pki) -> Vec<String> {
         file("tls-private-key-file", "apiserver.key"),
         file("kubelet-client-certificate", "apiserver-kubelet.crt"),
         file("kubelet-client-key", "apiserver-kubelet.key"),
+        format!("--audit-policy-file={}", cluster.config("audit.yaml")),
+        format!("--audit-log-path={}", cluster.audit_log().display()),
     ]
 }
 
-/// Writes the configuration files, with this run's names in them.
-fn configure(run: &Path, components: &Components, cgroup: &str) -> Result<()> {
+/// What differs between nodes.
+pub(crate) struct Local<'a> {
+    pub cgroup: &'a str,
+    pub pods: &'a str,
+    /// Further lines for kubelet.
+    pub reserved: String,
+}
+
+/// Writes a node's configuration files, with this run's names in them.
+pub(crate) fn configure(dir: &Path, run: &Path, components: &Components, local: &Local<'_>) -> Result<()> {
     let files = [
         ("containerd.toml", include_str!("../config/containerd.toml")),
         ("kubelet.yaml", include_str!("../config/kubelet.yaml")),
         ("cni/pods.conflist", include_str!("../config/cni.conflist")),
     ];
+    fs::create_dir_all(dir.join("cni"))?;
     for (name, text) in files {
         let text = text.replace("@run@", &run.display().to_string());
+        let text = text.replace("@config@", &dir.display().to_string());
         let text = text.replace("@debian@", &components.debian.display().to_string());
         let text = text.replace("@pause@", &images::name("pause"));
-        let text = text.replace("@cgroup@", cgroup).replace("@pods@", PODS);
-        fs::write(run.join("config").join(name), text).with_context(|| format!("cannot write {name}"))?;
+        let text = text.replace("@reserved@", &local.reserved);
+        let text = text.replace("@cgroup@", local.cgroup).replace("@pods@", local.pods);
+        fs::write(dir.join(name), text).with_context(|| format!("cannot write {name}"))?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ const MANIFESTS: &str = "packaging/kubernetes/bulkhead.yaml";
 /// What takes the DaemonSet's traces off the hosts.
 const REMOVAL: &str = "packaging/kubernetes/remove.yaml";
 /// Where the DaemonSet puts the program on the host.
-const PROGRAM: &str = "/opt/bulkhead/current/bin/bulkhead";
+pub(crate) const PROGRAM: &str = "/opt/bulkhead/current/bin/bulkhead";
 
 /// One GPU is handed out in parts by the device plugin, the other by claims.
 pub(crate) const SETTINGS: &str = r#"
@@ -138,21 +138,31 @@ pub(crate) fn plugin_said(cluster: &Cluster) -> Result<String> {
 
 /// Waits until the node offers so many of a resource.
 pub(crate) fn offers(cluster: &Cluster, resource: &str, count: &str) -> Result<()> {
+    node_offers(cluster, NODE, resource, count)
+}
+
+/// The same of another node.
+pub(crate) fn node_offers(cluster: &Cluster, node: &str, resource: &str, count: &str) -> Result<()> {
     let path = format!("jsonpath={{.status.allocatable.{}}}", resource.replace('.', "\\."));
-    cluster.wait_for(&format!("{count} of {resource}"), |cluster| {
-        cluster.kubectl.text(&["get", "node", NODE, "-o", &path]).is_ok_and(|there| there == count)
+    cluster.wait_for(&format!("{count} of {resource} on {node}"), |cluster| {
+        cluster.kubectl.text(&["get", "node", node, "-o", &path]).is_ok_and(|there| there == count)
     })
 }
 
 /// Waits until the node offers its GPUs.
 pub(crate) fn offered(cluster: &Cluster) -> Result<()> {
-    offers(cluster, "bulkhead.dev/gpu-10gb", "4")?;
+    offered_by(cluster, NODE)
+}
+
+/// The same of another node.
+pub(crate) fn offered_by(cluster: &Cluster, node: &str) -> Result<()> {
+    node_offers(cluster, node, "bulkhead.dev/gpu-10gb", "4")?;
     if !cluster.has_claims() {
         return Ok(());
     }
-    cluster.wait_for("the DRA driver's slices", |cluster| {
-        let path = "jsonpath={.items[*].spec.devices[*].name}";
-        cluster.kubectl.text(&["get", "resourceslices", "-o", path]).is_ok_and(|names| !names.is_empty())
+    cluster.wait_for(&format!("the DRA driver's slice of {node}"), |cluster| {
+        let (slice, path) = (format!("{node}-gpu.bulkhead.dev"), "jsonpath={.spec.devices[*].name}");
+        cluster.kubectl.text(&["get", "resourceslice", &slice, "-o", path]).is_ok_and(|names| !names.is_empty())
     })
 }
 

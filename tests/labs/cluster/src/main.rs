@@ -8,6 +8,7 @@
 mod cluster;
 mod components;
 mod debian;
+mod further;
 mod go;
 mod helm;
 mod kubectl;
@@ -68,7 +69,7 @@ const INSIDE: &str = "--inside";
 const CGROUP: &str = "BULKHEAD_E2E_CGROUP";
 
 /// What `cargo xtask test` plays: one of each kind, so that a change that breaks any of them is seen.
-const BRIEF: [&str; 22] = [
+const BRIEF: [&str; 25] = [
     "plugin-pod",
     "plugin-memory",
     "plugin-over-capacity",
@@ -88,6 +89,9 @@ const BRIEF: [&str; 22] = [
     "machine-gpu",
     "restart-broker",
     "kill-all",
+    "nodes-ready",
+    "nodes-claim",
+    "nodes-drain",
     "chart-combinations",
     "quickstart",
     "uninstall",
@@ -128,6 +132,7 @@ fn command() -> Result<()> {
     };
     let mut fetch = false;
     let mut in_node = false;
+    let mut further = None;
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
@@ -138,6 +143,7 @@ fn command() -> Result<()> {
             Long("staged") => options.staged = true,
             Long("no-build") => options.no_build = true,
             Long("inside") => in_node = true,
+            Long("further-node") => further = Some(args.value()?.string()?),
             Long("kubernetes") => options.release = go::release(&args.value()?.string()?)?,
             Long("fetch") => fetch = true,
             Long("list") => {
@@ -150,6 +156,9 @@ fn command() -> Result<()> {
             }
             other => return Err(other.unexpected().into()),
         }
+    }
+    if let Some(name) = further {
+        return further::inside(&name, &components::ensure(options.release)?);
     }
     if fetch {
         return components::ensure(options.release).map(drop);

@@ -29,7 +29,7 @@ const CGROUP_NAME: &str = "e2e-of-bulkhead-";
 const OWN: &str = "node";
 
 /// Directories of the run that go with the node.
-const LARGE: [&str; 4] = ["memory", "root", "kubelet", "containerd"];
+const LARGE: [&str; 5] = ["memory", "root", "kubelet", "containerd", "nodes"];
 
 /// The directory of the run: logs, and what is too large for memory.
 pub(crate) fn run_directory() -> PathBuf {
@@ -45,7 +45,7 @@ pub(crate) fn cgroup() -> String {
 pub(crate) fn check() -> Result<()> {
     let root = sh::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     ensure!(root, "a node needs root: kubelet and containerd mount, make cgroups and change users");
-    for tool in ["unshare", "nsenter", "ip", "openssl", "tar", "sha256sum", "g++"] {
+    for tool in ["unshare", "nsenter", "findmnt", "ip", "openssl", "tar", "sha256sum", "g++"] {
         ensure!(sh::exists(tool), "{tool} is needed (Debian: util-linux, iproute2, openssl, tar, coreutils, g++)");
     }
     let mut unshare = Command::new("unshare");
@@ -143,7 +143,8 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
         let mut words = line.split(' ');
         let (dir, kind) = (words.nth(1)?, words.next()?);
         // Beside those of the first version there may be one of the second, without controllers.
-        kind.starts_with("cgroup").then(|| PathBuf::from(dir))
+        // What is mounted elsewhere is one of these once more.
+        (kind.starts_with("cgroup") && Path::new(dir).starts_with(CGROUPS)).then(|| PathBuf::from(dir))
     });
     let groups = groups.collect::<Vec<_>>();
     if groups.is_empty() {
@@ -152,7 +153,7 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(groups)
 }
 
-fn make_cgroups(name: &str) -> Result<()> {
+pub(crate) fn make_cgroups(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
         let group = hierarchy.join(name);
         for dir in [group.clone(), group.join(OWN)] {
@@ -169,7 +170,7 @@ fn make_cgroups(name: &str) -> Result<()> {
 }
 
 /// Removes the groups of this name with all that are in them. Processes in them have ended, or are about to.
-fn remove_cgroups(name: &str) -> Result<()> {
+pub(crate) fn remove_cgroups(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
         let dir = hierarchy.join(name);
         let mut tries = 0;

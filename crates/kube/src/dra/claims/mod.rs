@@ -6,6 +6,7 @@
 //! only the host's limits are one for the whole claim ([`Terms::zone_limits`]).
 
 mod parameters;
+pub(super) mod unlisted;
 
 use std::collections::BTreeMap;
 

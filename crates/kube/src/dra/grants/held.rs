@@ -46,6 +46,11 @@ impl Held {
         self.grants.iter().map(|((namespace, _), spec)| (namespace.as_str(), spec))
     }
 
+    /// Each with the namespace and the name of its object.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&Key, &Spec)> {
+        self.grants.iter()
+    }
+
     /// Takes an object as it is now. One that is not valid, or no longer, is not in force.
     pub(crate) fn put(&mut self, (namespace, name): Key, spec: Result<Spec, String>) {
         let spec = match spec {

@@ -7,6 +7,7 @@
 
 pub(super) mod held;
 mod page;
+pub(super) mod report;
 mod spec;
 pub(super) mod watch;
 
@@ -66,7 +67,7 @@ pub(super) fn wanted<'a>(grants: impl Iterator<Item = (&'a str, &'a Spec)>, subj
     let most = MAX_PAIRS / by_namespace.len().max(1);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut wanted = Wanted::default();
-    for (namespace, Spec { from, to, access }) in grants {
+    for (namespace, Spec { from, to, access, .. }) in grants {
         let exporters = of(namespace).iter().filter(|one| one.is(namespace, from.claim.as_ref(), from.pod.as_ref()));
         for exporter in exporters {
             let openers = of(&to.namespace).iter();

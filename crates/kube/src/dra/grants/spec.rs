@@ -7,6 +7,7 @@ use serde_json::Value;
 /// The API server's own limits on names.
 const MAX_NAME: usize = 253;
 const MAX_NAMESPACE: usize = 63;
+const MAX_UID: usize = 36;
 
 /// `spec` of a GpuShareGrant.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -17,6 +18,9 @@ pub(crate) struct Spec {
     pub to: To,
     #[serde(default)]
     pub access: Mode,
+    /// The object's, by which its events are found.
+    #[serde(skip)]
+    pub uid: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -74,6 +78,8 @@ pub(super) struct Metadata {
     #[serde(default)]
     namespace: String,
     #[serde(default)]
+    uid: String,
+    #[serde(default)]
     pub resource_version: String,
 }
 
@@ -81,7 +87,7 @@ impl Object {
     pub(super) fn into_parts(self) -> (Key, Result<Spec, String>) {
         let spec = serde_json::from_value::<Spec>(self.spec).map_err(|error| error.to_string());
         let spec = spec.and_then(|spec| match spec.is_bounded() {
-            true => Ok(spec),
+            true => Ok(Spec { uid: self.metadata.uid.chars().take(MAX_UID).collect(), ..spec }),
             false => Err("a name is too long".to_owned()),
         });
         ((self.metadata.namespace, self.metadata.name), spec)

@@ -31,7 +31,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 const MAX_EVENT: usize = 4 << 20;
 /// Between a failure and the next list; doubled with each.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// At least between two lists that are made because there may be room for what was left out.
 const RELIST_AFTER: Duration = Duration::from_secs(60);
 /// Lines about objects; beyond it they may be said again.
@@ -52,6 +52,18 @@ pub(crate) enum WatchError {
 }
 
 impl WatchError {
+    /// The connection failed, or the server is not itself: what is known is still true.
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Cluster(kube::Error::Api(status)) => status.code >= 500,
+            // An event that makes no sense would come again.
+            Self::Body(error) => !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),
+            Self::Cluster(_) => true,
+            Self::Status { code, .. } => *code >= 500,
+            Self::Request(_) | Self::TooLarge => false,
+        }
+    }
+
     /// The API server has forgotten the version that we know: usual after a long silence, and mended by a list.
     fn is_expired(&self) -> bool {
         match self {
@@ -108,17 +120,32 @@ impl Watcher {
         self.report();
         loop {
             let begun = Instant::now();
-            let params = WatchParams::default().timeout(WATCH_SECONDS);
-            let request = Request::new(PATH).watch(&params, &version)?;
-            let body = std::pin::pin!(self.client.request_stream(request).await?);
-            if self.events(body, &mut version, listed).await? == Ended::ListAgain {
-                return Ok(());
+            match self.watch(&mut version, listed).await {
+                Ok(Ended::ListAgain) => return Ok(()),
+                Ok(Ended::Usually) => {
+                    self.last_error = None;
+                    *pause = FIRST_PAUSE;
+                    // An API server that ends watches at once is not asked without end.
+                    tokio::time::sleep_until(begun + FIRST_PAUSE).await;
+                }
+                // All nodes lose an API server at once. What they know is still true, and the watch goes on from there: a
+                // list by each of them is what a server that has just come back can do without.
+                Err(error) if error.is_passing() => {
+                    self.complain(error.to_string());
+                    tokio::time::sleep(*pause).await;
+                    *pause = (*pause * 2).min(LONGEST_PAUSE);
+                }
+                Err(error) => return Err(error),
             }
-            self.last_error = None;
-            *pause = FIRST_PAUSE;
-            // An API server that ends watches at once is not asked without end.
-            tokio::time::sleep_until(begun + FIRST_PAUSE).await;
         }
+    }
+
+    /// One watch, from this version on.
+    async fn watch(&mut self, version: &mut String, listed: Instant) -> Result<Ended, WatchError> {
+        let params = WatchParams::default().timeout(WATCH_SECONDS);
+        let request = Request::new(PATH).watch(&params, version)?;
+        let body = std::pin::pin!(self.client.request_stream(request).await?);
+        self.events(body, version, listed).await
     }
 
     /// All objects, and the version from which to watch; none if the cluster does not define the resource.
@@ -246,6 +273,16 @@ async fn next_line(body: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -
 mod tests {
     use super::*;
     use futures::io::Cursor;
+
+    #[test]
+    fn a_watch_goes_on_after_what_passes_and_is_listed_again_after_what_does_not() {
+        let status = |code| WatchError::Status { code, message: String::new() };
+        assert!(status(500).is_passing() && status(503).is_passing());
+        assert!(!status(410).is_passing() && !status(403).is_passing());
+        assert!(WatchError::Body(io::ErrorKind::ConnectionReset.into()).is_passing());
+        let nonsense = serde_json::from_slice::<Event>(b"{]").map_err(io::Error::from).err().unwrap();
+        assert!(!WatchError::Body(nonsense).is_passing() && !WatchError::TooLarge.is_passing());
+    }
 
     #[tokio::test]
     async fn lines_are_bounded_and_what_is_cut_off_is_none() {

@@ -7,6 +7,7 @@ mod docker;
 mod engine;
 mod lifecycle;
 mod machines;
+mod nodes;
 mod podman;
 mod pods;
 mod quickstart;
@@ -21,8 +22,8 @@ pub(crate) use machines::SHIM;
 pub(crate) use quickstart::make_release;
 
 use super::cluster::Cluster;
-use super::lab;
 use super::wait::until;
+use super::{further, lab};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use xtask::report::Report;
@@ -45,6 +46,7 @@ const ALL: &[&[Scenario]] = &[
     service::SCENARIOS,
     truth_table::SCENARIOS,
     restarts::SCENARIOS,
+    nodes::SCENARIOS,
     soak::SCENARIOS,
     quickstart::SCENARIOS,
     lifecycle::SCENARIOS,
@@ -220,6 +222,12 @@ pub(crate) fn play(cluster: &mut Cluster, names: &[String]) -> Result<bool> {
             continue;
         }
         report.check(scenario.name, || {
+            // What other scenarios say of a cluster is said of one with a single node.
+            match scenario.name.starts_with("nodes-") {
+                true => further::join(cluster).context("cannot get three nodes")?,
+                false if !cluster.further.is_empty() => further::leave(cluster).context("cannot take nodes out")?,
+                false => {}
+            }
             cluster.kubectl.apply(None, &namespace(scenario.name, "restricted"))?;
             let mut stage = Stage { cluster, namespace: scenario.name };
             let played = (scenario.play)(&mut stage);

@@ -22,6 +22,12 @@ pub(super) fn with_both(name: &str, claim: &str, words: &[&str]) -> String {
     pod(name, words, "limits: { bulkhead.dev/gpu-10gb: 1 }, claims: [{ name: gpu }]", &claims)
 }
 
+/// The same pods, for a node of this name alone.
+pub(super) fn on_node(manifests: &str, node: &str) -> String {
+    let selected = format!("restartPolicy: Never\n  nodeSelector: {{ kubernetes.io/hostname: {node} }}\n");
+    manifests.replace("restartPolicy: Never\n", &selected)
+}
+
 fn pod(name: &str, words: &[&str], resources: &str, more: &str) -> String {
     let words = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
     format!(
