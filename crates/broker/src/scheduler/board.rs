@@ -346,8 +346,9 @@ impl Board {
 
     fn set_slices(&mut self, now: Nanos) {
         let mut changed = Vec::new();
+        let ranges = self.slices.ranges(now);
         for (id, worker) in &mut self.workers {
-            let slice = self.slices.of_worker(now, worker.zone, worker.gpus.iter().map(|on| on.gpu));
+            let slice = self.slices.of_worker(now, &ranges, worker.zone, worker.gpus.iter().map(|on| on.gpu));
             if slice != worker.slice {
                 worker.slice = slice;
                 changed.push((*id, slice));
