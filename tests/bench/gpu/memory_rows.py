@@ -16,6 +16,8 @@ import time
 from tenants import TARGET, Proxy, Tenant, state_directory
 
 MIB = 1 << 20
+# As the kernel shows it, which cuts names off.
+WORKER = "bulkhead-worker"
 
 
 def kept(pid):
@@ -110,16 +112,28 @@ def main():
         natives = clients(options, None)
         row("native client", [tenant.ask("") for tenant in natives])
         end(natives)
-    proxy = Proxy(options, '[zones.a]\nmemory = "8GiB"\n')
+    # Room for as many contexts, where a GPU has that.
+    size = "2GiB" if options.backend == "soft" else f"{options.clients + 4}GiB"
+    proxy = Proxy(options, f'[zones.a]\nmemory = "{size}"\n')
     try:
         tenants = clients(options, "a")
         row("client", [tenant.ask("") for tenant in tenants])
-        workers = {worker["pid"] for worker in proxy.zones()["a"]["workers"]}
-        row("its worker", [kept(pid) for pid in workers])
-        rest = {pid: name for pid, name in descendants(proxy.process.pid).items() if pid not in workers}
-        rest[proxy.process.pid] = "bulkhead proxy"
-        for name in sorted(set(rest.values())):
-            row(f"{name} (no client of its own)", [kept(pid) for pid, other in rest.items() if other == name])
+        served = {worker["pid"] for worker in proxy.zones()["a"]["workers"]}
+        everything = descendants(proxy.process.pid) | {proxy.process.pid: "proxy"}
+        # Before each worker stands a process of its jail, if there is one, which is the one that the broker knows.
+        guards = {parent_of(pid) for pid, name in everything.items() if name == WORKER} & set(everything)
+        guards = {pid for pid in guards if everything[pid] == WORKER}
+
+        def kind(pid, name):
+            if name != WORKER:
+                return name
+            if pid in guards:
+                return "guard of a worker"
+            return "worker of a client" if served & {pid, parent_of(pid)} else "spare worker"
+
+        kinds = {pid: kind(pid, name) for pid, name in everything.items()}
+        for name in sorted(set(kinds.values())):
+            row(name, [kept(pid) for pid, other in kinds.items() if other == name])
         end(tenants)
     finally:
         proxy.end()
