@@ -165,7 +165,7 @@ mod tests {
                         let after = (at..).take_while(|at| free(*at)).count();
                         after + (BASE..at).rev().take_while(|at| free(*at)).count()
                     };
-                    let fits = |at: &u64| at % align == 0 && is_free(*at, *len, &taken);
+                    let fits = |at: &u64| at.is_multiple_of(*align) && is_free(*at, *len, &taken);
                     let best = (BASE..BASE + SIZE).filter(fits).min_by_key(|at| (length(*at), *at));
                     assert_eq!(space.take(*len, *align), best, "{taken:?}");
                     taken.extend(best.map(|at| (at, *len)));
