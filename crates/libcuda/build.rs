@@ -92,7 +92,7 @@ fn carried(op: usize, function: &Function) -> String {
     for arg in &function.args {
         check(&mut checks, arg);
         write_arg(&mut writes, arg);
-        read_arg(&mut reads, arg);
+        read_arg(&mut reads, arg, function);
     }
     let reader = match function.carry {
         Carry::Post => String::new(),
@@ -170,10 +170,17 @@ fn write_arg(text: &mut String, arg: &Arg) {
     };
 }
 
-fn read_arg(text: &mut String, arg: &Arg) {
+fn read_arg(text: &mut String, arg: &Arg, function: &Function) {
     let name = &arg.name;
     let kind = &arg.inner;
     let _ = match &arg.role {
+        // A new stream's flags are what it was asked for with.
+        Role::Out { .. } if arg.inner == "CUstream" && function.args.iter().any(|arg| arg.name == "flags") => {
+            writeln!(
+                text,
+                "            unsafe {{ {name}.write(crate::handles::opened_stream(_reader.word()?, flags) as {kind}) }};"
+            )
+        }
         Role::Out { .. } if arg.is_handle() => writeln!(
             text,
             "            unsafe {{ {name}.write(crate::handles::opened(_reader.word()?) as {kind}) }};"

@@ -2,6 +2,7 @@
 #![warn(missing_docs, unreachable_pub)]
 
 pub mod border;
+pub mod chunks;
 pub mod constants;
 pub mod coverage;
 pub mod driver;

@@ -1,25 +1,32 @@
-//! Free ranges of an address space: first fit, merged on return.
+//! Free ranges of an address space: the smallest that fits, merged on return.
+//!
+//! Each operation takes as long as a look-up in a tree, however many ranges there are: a program may leave a hundred thousand
+//! holes. Only where ranges begin at smaller multiples than what is asked for, some are looked at in vain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The free ranges.
 #[derive(Debug, Default)]
 pub struct Space {
     /// Start → length of each free range; no two touch.
     free: BTreeMap<u64, u64>,
+    /// Length and start of the same ranges.
+    by_length: BTreeSet<(u64, u64)>,
 }
 
 impl Space {
     /// One free range.
     pub fn new(base: u64, size: u64) -> Space {
-        Space { free: BTreeMap::from([(base, size)]) }
+        Space { free: BTreeMap::from([(base, size)]), by_length: BTreeSet::from([(size, base)]) }
     }
 
-    /// Takes `len` bytes at a multiple of `align` (a power of two), as low as possible.
+    /// Takes `len` bytes at a multiple of `align` (a power of two) from the smallest range that has them, the lowest of several.
     pub fn take(&mut self, len: u64, align: u64) -> Option<u64> {
-        let (start, size, at) = self.free.iter().find_map(|(&start, &size)| {
+        let (start, size, at) = self.by_length.range((len, 0)..).find_map(|&(size, start)| {
+            #[cfg(test)]
+            tests::LOOKED_AT.set(tests::LOOKED_AT.get() + 1);
             let at = start.checked_next_multiple_of(align)?;
-            (len <= size && at - start <= size - len).then_some((start, size, at))
+            (at - start <= size - len).then_some((start, size, at))
         })?;
         self.cut(start, size, at, len);
         Some(at)
@@ -35,14 +42,19 @@ impl Space {
         true
     }
 
+    /// The length of the largest range.
+    pub fn largest(&self) -> u64 {
+        self.by_length.last().map_or(0, |(size, _)| *size)
+    }
+
     fn cut(&mut self, start: u64, size: u64, at: u64, len: u64) {
-        self.free.remove(&start);
+        self.remove(start, size);
         if at > start {
-            self.free.insert(start, at - start);
+            self.insert(start, at - start);
         }
         let end = at + len;
         if end < start + size {
-            self.free.insert(end, start + size - end);
+            self.insert(end, start + size - end);
         }
     }
 
@@ -52,13 +64,24 @@ impl Space {
         if let Some((&before, &room)) = self.free.range(..at).next_back()
             && before + room == at
         {
-            self.free.remove(&before);
+            self.remove(before, room);
             (start, size) = (before, room + size);
         }
-        if let Some(room) = self.free.remove(&(at + len)) {
+        if let Some(&room) = self.free.get(&(at + len)) {
+            self.remove(at + len, room);
             size += room;
         }
+        self.insert(start, size);
+    }
+
+    fn insert(&mut self, start: u64, size: u64) {
         self.free.insert(start, size);
+        self.by_length.insert((size, start));
+    }
+
+    fn remove(&mut self, start: u64, size: u64) {
+        self.free.remove(&start);
+        self.by_length.remove(&(size, start));
     }
 
     /// Is everything free, as it was at the start?
@@ -69,7 +92,26 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        pub(super) static LOOKED_AT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn holes_that_are_too_small_are_not_looked_at() {
+        const HOLES: u64 = 100_000;
+        let mut space = Space::new(0, 1 << 30);
+        let taken: Vec<u64> = (0..2 * HOLES).map(|_| space.take(512, 512).unwrap()).collect();
+        taken.iter().step_by(2).for_each(|at| space.give(*at, 512));
+        LOOKED_AT.set(0);
+        assert_eq!(space.take(1024, 512), Some(2 * HOLES * 512));
+        assert_eq!(space.take(512, 512), Some(0));
+        assert_eq!(LOOKED_AT.get(), 2);
+        assert_eq!(space.largest(), (1 << 30) - (2 * HOLES + 2) * 512);
+    }
 
     #[test]
     fn what_is_given_back_merges() {
@@ -117,9 +159,16 @@ mod tests {
                     from >= BASE && from + len <= BASE + SIZE && taken.iter().all(apart)
                 };
                 if let Some((len, align)) = TAKES.get(choice) {
-                    let lowest = (BASE..BASE + SIZE).find(|at| at % align == 0 && is_free(*at, *len, &taken));
-                    assert_eq!(space.take(*len, *align), lowest, "{taken:?}");
-                    taken.extend(lowest.map(|at| (at, *len)));
+                    let free = |at: u64| is_free(at, 1, &taken);
+                    // How long the free range is that an address lies in.
+                    let length = |at: u64| {
+                        let after = (at..).take_while(|at| free(*at)).count();
+                        after + (BASE..at).rev().take_while(|at| free(*at)).count()
+                    };
+                    let fits = |at: &u64| at.is_multiple_of(*align) && is_free(*at, *len, &taken);
+                    let best = (BASE..BASE + SIZE).filter(fits).min_by_key(|at| (length(*at), *at));
+                    assert_eq!(space.take(*len, *align), best, "{taken:?}");
+                    taken.extend(best.map(|at| (at, *len)));
                 } else if choice < TAKES.len() + 3 {
                     let place = BASE + (choice - TAKES.len()) as u64 * 2;
                     assert_eq!(space.take_at(place, 2), is_free(place, 2, &taken), "{taken:?}");
@@ -131,6 +180,10 @@ mod tests {
                     space.give(start, len);
                 }
                 assert_eq!(space.is_whole(BASE, SIZE), taken.is_empty());
+                assert!(
+                    space.by_length.iter().map(|(size, start)| (start, size)).collect::<BTreeMap<_, _>>()
+                        == space.free.iter().collect()
+                );
             }
             taken.into_iter().for_each(|(start, len)| space.give(start, len));
             assert!(space.is_whole(BASE, SIZE));

@@ -30,6 +30,16 @@ impl Client {
         Ok(Self::over(Region::attach(fd, layout, placement)?, Arc::new(Futex)))
     }
 
+    /// As [`Client::attach`], with so much of the staging area in use from the start: [`BulkPool::extend`] adds to it.
+    pub fn attach_in_part(
+        fd: OwnedFd,
+        layout: Layout,
+        placement: Placement,
+        bulk_ready: u64,
+    ) -> Result<Self, RegionError> {
+        Ok(Self::over(Region::attach(fd, layout, placement)?.beginning_with(bulk_ready), Arc::new(Futex)))
+    }
+
     /// The client's side of a region that is mapped, with the doorbell of its transport.
     pub fn over(region: Region, doorbell: Arc<dyn Doorbell>) -> Self {
         let gone = PeerGone::default();

@@ -36,6 +36,18 @@ impl Server {
         Ok(Self::over(Region::attach(memory, layout, placement)?, Arc::new(Futex)))
     }
 
+    /// As [`Server::attach`], with so much of the staging area in use from the start: [`BulkView::extend`] adds to it.
+    ///
+    /// [`BulkView::extend`]: crate::bulk::BulkView::extend
+    pub fn attach_in_part(
+        memory: OwnedFd,
+        layout: Layout,
+        placement: Placement,
+        bulk_ready: u64,
+    ) -> Result<Self, RegionError> {
+        Ok(Self::over(Region::attach(memory, layout, placement)?.beginning_with(bulk_ready), Arc::new(Futex)))
+    }
+
     /// The server's side of a region that exists, with the doorbell of its transport.
     pub fn over(region: Region, doorbell: Arc<dyn Doorbell>) -> Self {
         let gone = PeerGone::default();

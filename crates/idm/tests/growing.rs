@@ -10,6 +10,13 @@ use idm::{Client, Server};
 const PAGE: u64 = 4096;
 
 #[test]
+fn a_region_that_is_mapped_as_a_whole_may_begin_with_a_part_of_its_staging_area() {
+    let layout = Layout { lanes: 1, bulk_bytes: 4 * PAGE, ..Layout::default() };
+    let server = Server::attach_in_part(Region::memory(&layout).unwrap(), layout, Placement::Anywhere, PAGE).unwrap();
+    assert_eq!((server.bulk().len(), server.bulk().capacity()), (PAGE, 4 * PAGE));
+}
+
+#[test]
 fn what_is_added_to_the_staging_area_can_be_used_and_nothing_before_it_is_there() {
     let layout = Layout { lanes: 1, bulk_bytes: 4 * PAGE, ..Layout::default() };
     let whole = Region::create(layout, Placement::Anywhere).unwrap();
@@ -43,5 +50,7 @@ fn what_is_added_to_the_staging_area_can_be_used_and_nothing_before_it_is_there(
     view.copy_out(second.offset() + 2 * PAGE - 16, &mut seen).unwrap();
     assert_eq!(seen, [7; 16]);
     drop((first, second));
-    assert!(pool.try_alloc(3 * 4096).is_some(), "old and new are one piece");
+    assert!(pool.try_alloc(3 * 4096).is_none(), "devices know old and new each by itself");
+    assert!(pool.alloc(3 * 4096).unwrap().is_none(), "and nobody waits for what cannot be");
+    assert!(pool.try_alloc(2 * 4096).is_some() && pool.try_alloc(4096).is_some());
 }

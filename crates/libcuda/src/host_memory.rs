@@ -13,6 +13,7 @@ mod register;
 use std::os::fd::AsRawFd;
 
 use cuda_abi::border::Out;
+use cuda_abi::chunks::Chunks;
 use cuda_abi::constants::{host_alloc_flag, host_register_flag};
 use cuda_abi::error::*;
 use cuda_abi::plan;
@@ -39,10 +40,10 @@ const ALIGN: u64 = 512;
 struct Heap {
     /// Free addresses of the host range.
     addresses: Option<Space>,
-    slabs: Vec<(u64, Space)>,
+    slabs: Chunks<()>,
 }
 
-static HEAP: Mutex<Heap> = Mutex::new(Heap { addresses: None, slabs: Vec::new() });
+static HEAP: Mutex<Heap> = Mutex::new(Heap { addresses: None, slabs: Chunks::new(SLAB) });
 
 /// A piece of pinned memory, zeroed, of at least `bytes`.
 pub(crate) fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> {
@@ -53,15 +54,12 @@ pub(crate) fn allocate(bytes: usize, kind: Kind, flags: u32) -> CudaResult<u64> 
         let len = len.checked_next_multiple_of(PAGE).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         heap.map(len)?.0
     } else {
-        let found = heap.slabs.iter_mut().find_map(|(_, space)| space.take(len, ALIGN));
-        match found {
+        match heap.slabs.take((), len, ALIGN) {
             Some(address) => address,
             None => {
                 let (base, _) = heap.map(SLAB)?;
-                let mut space = Space::new(base, SLAB);
-                let address = space.take(len, ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-                heap.slabs.push((base, space));
-                address
+                heap.slabs.add(base, ());
+                heap.slabs.take_from(base, len, ALIGN).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?
             }
         }
     };
@@ -94,11 +92,7 @@ fn give_back(allocation: &Allocation, unmap: impl FnOnce(u64, u64) -> CudaResult
     if len <= LARGE {
         // SAFETY: the piece is pinned memory of ours, given back by the program; the next owner finds zeros.
         unsafe { std::ptr::write_bytes(allocation.base as *mut u8, 0, len as usize) };
-        let mut heap = HEAP.lock();
-        let home = |(base, _): &&mut (u64, Space)| (*base..*base + SLAB).contains(&allocation.base);
-        if let Some((_, space)) = heap.slabs.iter_mut().find(home) {
-            space.give(allocation.base, len);
-        }
+        HEAP.lock().slabs.give(allocation.base, len);
         return Ok(());
     }
     let len = len.next_multiple_of(PAGE);

@@ -205,7 +205,7 @@ fn connect_by_socket(path: &Path, hello: &Hello) -> Result<(idm::Client, Link), 
     };
     reserve_window().map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot reserve the GPU's address range"))?;
     let mapped = "cannot map the shared region";
-    let client = idm::Client::attach(region, attach.layout, Placement::Anywhere)
+    let client = idm::Client::attach_in_part(region, attach.layout, Placement::Anywhere, wire::STAGING_AT_START)
         .map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, mapped))?;
     keep_from_children(client.region());
     watch(&client, &socket).map_err(failure(CUDA_ERROR_OPERATING_SYSTEM, "cannot watch the worker"))?;

@@ -50,7 +50,33 @@ pub(crate) struct Settings {
 #[derive(Default)]
 struct Streams {
     legacy: Option<Arc<Queue>>,
-    others: Vec<Arc<Queue>>,
+    others: Others<Arc<Queue>>,
+}
+
+/// A list from which what is over is taken out now and then: whoever adds one pays for looking at one.
+struct Others<T> {
+    list: Vec<T>,
+    /// How long the list is when it is looked through next.
+    tidy_at: usize,
+}
+
+impl<T> Default for Others<T> {
+    fn default() -> Self {
+        Others { list: Vec::new(), tidy_at: Self::FEW }
+    }
+}
+
+impl<T> Others<T> {
+    /// Shorter lists are not looked through.
+    const FEW: usize = 16;
+
+    fn push(&mut self, item: T, is_over: impl Fn(&T) -> bool) {
+        if self.list.len() >= self.tidy_at {
+            self.list.retain(|item| !is_over(item));
+            self.tidy_at = (2 * self.list.len()).max(Self::FEW);
+        }
+        self.list.push(item);
+    }
 }
 
 impl Default for Settings {
@@ -142,13 +168,12 @@ impl Context {
     pub(crate) fn adopt(&self, queue: Arc<Queue>) {
         let mut streams = self.streams.lock();
         // Streams that were destroyed stay until their work is done.
-        streams.others.retain(|queue| !queue.is_closed() || queue.is_busy());
-        streams.others.push(queue);
+        streams.others.push(queue, |queue| queue.is_closed() && !queue.is_busy());
     }
 
     /// All queues that may have work, but for the legacy one.
     pub(crate) fn queues(&self) -> Vec<Arc<Queue>> {
-        self.streams.lock().others.clone()
+        self.streams.lock().others.list.clone()
     }
 
     /// Waits for all work that was submitted until now.
@@ -199,4 +224,29 @@ pub(crate) fn current() -> CudaResult<Arc<Context>> {
     let context = top().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     context.usable()?;
     Ok(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_new_stream_does_not_look_at_all_others() {
+        const MANY: usize = 10_000;
+        let (mut others, looked) = (Others::default(), Cell::new(0));
+        for number in 0..MANY {
+            others.push(number, |_| {
+                looked.set(looked.get() + 1);
+                false
+            });
+        }
+        assert!(looked.get() <= 2 * MANY, "{} looks", looked.get());
+        // Those that are over do not pile up.
+        for number in 0..4 * MANY {
+            others.push(number, |_| true);
+        }
+        assert!(others.list.len() <= 2 * MANY);
+    }
 }

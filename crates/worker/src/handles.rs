@@ -170,6 +170,9 @@ struct Inner {
     known: HashMap<(Kind, u64), u32>,
     /// Where streams and contexts are.
     with_work: BTreeSet<u32>,
+    /// Where what came from an object is, by that object's serial number: what goes with it is looked up, however many
+    /// others there are.
+    children: HashMap<u64, BTreeSet<u32>>,
 }
 
 pub(crate) struct Handles {
@@ -300,8 +303,11 @@ impl Handles {
         if let Some((index, known)) = inner.known(kind, raw) {
             // The driver names an object that it has named before. It stays the one that others came from, that graphs
             // hold and that pays; what was not known of it may be by now.
-            parent.map(|parent| known.parent.set(parent));
+            let adopted = parent.map(|parent| (parent.serial, known.parent.set(parent)));
             parameters.map(|parameters| known.parameters.set(parameters));
+            if let Some((parent, Ok(()))) = adopted {
+                inner.children.entry(parent).or_default().insert(index);
+            }
             let generation = inner.entries[index as usize].generation;
             return Ok(Handle { kind, generation, index }.to_word());
         }
@@ -320,6 +326,9 @@ impl Handles {
         let home = home.filter(|home| home.kind == Kind::Context);
         if matches!(kind, Kind::Stream | Kind::Context) {
             inner.with_work.insert(index);
+        }
+        if let Some(parent) = &parent {
+            inner.children.entry(parent.serial).or_default().insert(index);
         }
         let entry = &mut inner.entries[index as usize];
         entry.object = Some(object(&self.driver, kind, raw, (context, home), parent, parameters));
@@ -348,7 +357,7 @@ impl Handles {
             let index = Handle::from_word(word).map_or(0, |handle| handle.index);
             let closed = inner.remove(index).ok_or(invalid)?;
             if HAVE_CHILDREN.contains(&kind) {
-                gone = inner.remove_where(|object| comes_from(object, &closed));
+                gone = inner.remove_what_came_from(&closed);
             }
             closed
         };
@@ -364,7 +373,7 @@ impl Handles {
         if inner.find(word).is_some()
             && let Some(closed) = inner.remove(index)
         {
-            let gone = inner.remove_where(|object| comes_from(object, &closed));
+            let gone = inner.remove_what_came_from(&closed);
             drop(inner);
             drop((gone, closed));
         }
@@ -470,18 +479,6 @@ fn doom(object: Arc<Object>) -> CUresult {
     }
 }
 
-/// Is `object` a function, module or kernel of `owner`, directly or not?
-fn comes_from(object: &Object, owner: &Arc<Object>) -> bool {
-    let mut parent = object.parent();
-    while let Some(next) = parent {
-        if Arc::ptr_eq(next, owner) {
-            return true;
-        }
-        parent = next.parent();
-    }
-    false
-}
-
 impl Inner {
     /// The place of an object that has one, and the object.
     fn known(&self, kind: Kind, raw: u64) -> Option<(u32, &Object)> {
@@ -502,11 +499,35 @@ impl Inner {
         entry.generation = entry.generation.wrapping_add(1).max(1);
         self.known.remove(&(object.kind, object.raw));
         self.with_work.remove(&index);
+        if let Some(parent) = object.parent()
+            && let Some(siblings) = self.children.get_mut(&parent.serial)
+        {
+            siblings.remove(&index);
+            if siblings.is_empty() {
+                self.children.remove(&parent.serial);
+            }
+        }
         self.free.push(index);
         Some(object)
     }
 
+    /// Takes out functions, modules and kernels of an object, nodes of a graph and so on, direct ones and others.
+    fn remove_what_came_from(&mut self, owner: &Object) -> Vec<Arc<Object>> {
+        let (mut gone, mut owners) = (Vec::new(), vec![owner.serial]);
+        while let Some(owner) = owners.pop() {
+            for index in self.children.remove(&owner).unwrap_or_default() {
+                if let Some(object) = self.remove(index) {
+                    owners.push(object.serial);
+                    gone.push(object);
+                }
+            }
+        }
+        gone
+    }
+
     fn remove_where(&mut self, gone: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
+        #[cfg(test)]
+        tests::LOOKED_AT.set(tests::LOOKED_AT.get() + self.entries.len());
         let indices: Vec<u32> = (0u32..)
             .zip(&self.entries)
             .filter(|(_, entry)| entry.object.as_ref().is_some_and(|object| gone(object)))

@@ -70,7 +70,7 @@ impl Ready {
 }
 
 fn server_over(region: OwnedFd) -> Result<idm::Server, WorkerError> {
-    Ok(idm::Server::attach(region, region::layout(), Placement::Anywhere)?)
+    Ok(idm::Server::attach_in_part(region, region::layout(), Placement::Anywhere, wire::STAGING_AT_START)?)
 }
 
 /// Serves the client. Returns when it breaks the protocol or is gone.

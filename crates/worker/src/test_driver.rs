@@ -14,6 +14,10 @@ thread_local! {
     pub(crate) static ACCESS: Cell<CUresult> = const { Cell::new(CUDA_SUCCESS) };
     /// What an event or a stream says when it is asked.
     pub(crate) static QUERY: Cell<CUresult> = const { Cell::new(CUDA_SUCCESS) };
+    /// How often one was asked.
+    pub(crate) static QUERIES: Cell<u32> = const { Cell::new(0) };
+    /// How many bytes of host memory were registered, and what that comes to.
+    pub(crate) static REGISTERED: Cell<(usize, CUresult)> = const { Cell::new((0, CUDA_SUCCESS)) };
     /// How often memory was set, and how many bytes.
     pub(crate) static SET: Cell<(u32, usize)> = const { Cell::new((0, 0)) };
 }
@@ -34,6 +38,9 @@ pub(crate) fn driver() -> Driver {
     driver.cuStreamQuery = query;
     driver.cuStreamSynchronize = synchronize;
     driver.cuMemsetD8Async = set;
+    driver.cuMemHostRegister_v2 = register;
+    driver.cuCtxSetCurrent = set_current;
+    driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
     driver
 }
 
@@ -76,11 +83,26 @@ unsafe extern "C" fn set(_: CUdeviceptr, _: u8, bytes: usize, _: CUstream) -> CU
     CUDA_SUCCESS
 }
 
+unsafe extern "C" fn register(_: *mut c_void, bytes: usize, _: u32) -> CUresult {
+    let (registered, result) = REGISTERED.get();
+    REGISTERED.set((registered + bytes, result));
+    result
+}
+
+unsafe extern "C" fn set_current(_: CUcontext) -> CUresult {
+    CUDA_SUCCESS
+}
+
+unsafe extern "C" fn exchange_mode(_: *mut CUstreamCaptureMode) -> CUresult {
+    CUDA_SUCCESS
+}
+
 unsafe extern "C" fn record(_: CUevent, _: CUstream) -> CUresult {
     CUDA_SUCCESS
 }
 
 unsafe extern "C" fn query(_: CUevent) -> CUresult {
+    QUERIES.set(QUERIES.get() + 1);
     QUERY.get()
 }
 

@@ -18,6 +18,13 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 TARGET = HERE.parents[2] / "target"
 
+# What needs which library.
+LIBRARIES = {
+    "torch": ["torch_rows.py", "torch_models.py", "processes.py"],
+    "jax": ["jax_rows.py"],
+    "cupy": ["cupy_rows.py"],
+}
+
 
 def busy():
     """Seconds that all processors of this machine have worked, for whomever."""
@@ -26,9 +33,9 @@ def busy():
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def is_time(name):
+def is_cost(name):
     """Is less better? Else the row is a rate."""
-    return name.endswith((" us", " s"))
+    return name.endswith((" us", " s", " MiB"))
 
 
 def rows(command):
@@ -52,9 +59,9 @@ def main():
     options = parser.parse_args()
 
     benchmarks = [[options.programs / f"{name}-13.0-static", options.scale] for name in ("calls", "loops", "ipc_speed")]
-    for library, script in [("torch", "torch_rows.py"), ("jax", "jax_rows.py"), ("cupy", "cupy_rows.py")]:
+    for library, scripts in LIBRARIES.items():
         if importlib.util.find_spec(library):
-            benchmarks.append([sys.executable, HERE / script])
+            benchmarks += [[sys.executable, HERE / script] for script in scripts]
         else:
             print(f"no {library} here: its rows are left out")
     zone = [options.stage / "bin/bulkhead", "run", "--backend", "nvidia", "--memory", options.memory, "--"]
@@ -73,7 +80,7 @@ def main():
             pairs = [(native[0][name], ours[0][name]) for native, ours in rounds]
             native, ours = (statistics.median(side) for side in zip(*pairs))
             ratios = [ours / native for native, ours in pairs]
-            speeds.append(native / ours if is_time(name) else ours / native)
+            speeds.append(native / ours if is_cost(name) else ours / native)
             print(f"| {name} | {native:.2f} | {ours:.2f} | {ours / native:.2f} | {min(ratios):.2f}–{max(ratios):.2f} | {work:.2f} |", flush=True)
     if speeds:
         mean = math.exp(statistics.fmean(map(math.log, speeds)))

@@ -347,8 +347,9 @@ impl Board {
 
     fn set_slices(&mut self, now: Nanos) {
         let mut changed = Vec::new();
+        let highest = self.slices.highest(now);
         for (id, worker) in &mut self.workers {
-            let slice = self.slices.of_worker(now, worker.zone, worker.gpus.iter().map(|on| on.gpu));
+            let slice = self.slices.of_worker(now, &highest, worker.zone, worker.gpus.iter().map(|on| on.gpu));
             if slice != worker.slice {
                 worker.slice = slice;
                 changed.push((*id, slice));

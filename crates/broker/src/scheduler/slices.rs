@@ -49,26 +49,81 @@ impl Slices {
         }
     }
 
+    /// The highest priority that works on each GPU: what the slices of all workers follow from, so that nobody is compared with
+    /// everybody else.
+    pub(super) fn highest(&self, now: Nanos) -> Highest {
+        let mut all: BTreeMap<u32, u32> = BTreeMap::new();
+        for (gpu, zone) in self.0.values().flatten().filter(|(_, zone)| zone.has_worked(now)) {
+            #[cfg(test)]
+            tests::LOOKED_AT.set(tests::LOOKED_AT.get() + 1);
+            let highest = all.entry(*gpu).or_default();
+            *highest = (*highest).max(zone.priority);
+        }
+        Highest(all)
+    }
+
     /// The slice of a worker, which has one for all its GPUs: short if anybody waits for it anywhere.
-    pub(super) fn of_worker(&self, now: Nanos, id: u64, mut gpus: impl Iterator<Item = u32>) -> Duration {
-        if gpus.any(|gpu| self.of(now, id, gpu) == SHORT) { SHORT } else { USUAL }
+    pub(super) fn of_worker(
+        &self,
+        now: Nanos,
+        highest: &Highest,
+        id: u64,
+        mut gpus: impl Iterator<Item = u32>,
+    ) -> Duration {
+        if gpus.any(|gpu| self.of(now, highest, id, gpu) == SHORT) { SHORT } else { USUAL }
     }
 
     /// The slice of a zone on a GPU.
-    fn of(&self, now: Nanos, id: u64, gpu: u32) -> Duration {
-        let lately = |zone: &Zone| zone.worked_at.is_some_and(|at| now.saturating_sub(at) < LATELY);
-        let on_gpu = |gpus: &BTreeMap<u32, Zone>| gpus.get(&gpu).copied().filter(lately);
-        let Some(own) = self.0.get(&id).and_then(on_gpu) else { return USUAL };
-        let others = self.0.iter().filter(|(other, _)| **other != id).filter_map(|(_, gpus)| on_gpu(gpus));
-        if others.map(|other| other.priority).max() > Some(own.priority) { SHORT } else { USUAL }
+    fn of(&self, now: Nanos, highest: &Highest, id: u64, gpu: u32) -> Duration {
+        #[cfg(test)]
+        tests::LOOKED_AT.set(tests::LOOKED_AT.get() + 1);
+        let own = self.0.get(&id).and_then(|gpus| gpus.get(&gpu)).filter(|zone| zone.has_worked(now));
+        match (own, highest.0.get(&gpu)) {
+            (Some(own), Some(highest)) if *highest > own.priority => SHORT,
+            _ => USUAL,
+        }
+    }
+}
+
+/// The highest priority at work, by GPU.
+pub(super) struct Highest(BTreeMap<u32, u32>);
+
+impl Zone {
+    fn has_worked(&self, now: Nanos) -> bool {
+        self.worked_at.is_some_and(|at| now.saturating_sub(at) < LATELY)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const SECOND: Nanos = 1_000_000_000;
+
+    thread_local! {
+        /// How many zones on GPUs were looked at.
+        pub(super) static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn of(slices: &Slices, now: Nanos, id: u64, gpu: u32) -> Duration {
+        slices.of(now, &slices.highest(now), id, gpu)
+    }
+
+    #[test]
+    fn a_thousand_zones_are_not_compared_with_each_other() {
+        let zones: Vec<(u64, u32, &[u32], bool)> =
+            (0..1000).map(|id| (id, id as u32 % 3, &[0, 1][..], true)).collect();
+        let slices = slices(&zones);
+        LOOKED_AT.set(0);
+        let highest = slices.highest(SECOND);
+        let short = zones
+            .iter()
+            .filter(|zone| slices.of_worker(SECOND, &highest, zone.0, [0, 1].into_iter()) == SHORT)
+            .count();
+        assert_eq!((short, LOOKED_AT.get() <= 4 * zones.len()), (667, true));
+    }
 
     /// Zones with the same priority on each of some GPUs; those that work do so everywhere.
     fn slices(zones: &[(u64, u32, &[u32], bool)]) -> Slices {
@@ -84,26 +139,30 @@ mod tests {
     #[test]
     fn the_lower_zone_gives_way_while_the_higher_one_works() {
         let mut slices = slices(&[(1, 0, &[0], true), (2, 5, &[0], true)]);
-        assert_eq!((slices.of(SECOND, 1, 0), slices.of(SECOND, 2, 0)), (SHORT, USUAL));
+        assert_eq!((of(&slices, SECOND, 1, 0), of(&slices, SECOND, 2, 0)), (SHORT, USUAL));
         slices.works(2 * SECOND, 1, 0);
         assert_eq!(
-            (slices.of(2 * SECOND, 1, 0), slices.of(2 * SECOND, 2, 0)),
+            (of(&slices, 2 * SECOND, 1, 0), of(&slices, 2 * SECOND, 2, 0)),
             (USUAL, USUAL),
             "the higher one is idle"
         );
         slices.works(2 * SECOND, 2, 0);
         slices.remove(1);
-        assert_eq!(slices.of(2 * SECOND, 2, 0), USUAL, "alone");
+        assert_eq!(of(&slices, 2 * SECOND, 2, 0), USUAL, "alone");
     }
 
     #[test]
     fn equals_and_those_on_other_gpus_are_left_alone() {
         let equal = slices(&[(1, 3, &[0], true), (2, 3, &[0], true)]);
-        assert_eq!((equal.of(SECOND, 1, 0), equal.of(SECOND, 2, 0)), (USUAL, USUAL));
+        assert_eq!((of(&equal, SECOND, 1, 0), of(&equal, SECOND, 2, 0)), (USUAL, USUAL));
         let apart = slices(&[(1, 0, &[0], true), (2, 5, &[1], true), (3, 9, &[1, 2], true)]);
-        assert_eq!((apart.of(SECOND, 1, 0), apart.of(SECOND, 2, 1), apart.of(SECOND, 3, 1)), (USUAL, SHORT, USUAL));
-        assert_eq!(apart.of(SECOND, 77, 0), USUAL, "nobody knows it");
-        let worker = |id, gpus: &[u32]| apart.of_worker(SECOND, id, gpus.iter().copied());
+        assert_eq!(
+            (of(&apart, SECOND, 1, 0), of(&apart, SECOND, 2, 1), of(&apart, SECOND, 3, 1)),
+            (USUAL, SHORT, USUAL)
+        );
+        assert_eq!(of(&apart, SECOND, 77, 0), USUAL, "nobody knows it");
+        let highest = apart.highest(SECOND);
+        let worker = |id, gpus: &[u32]| apart.of_worker(SECOND, &highest, id, gpus.iter().copied());
         assert_eq!((worker(2, &[0, 1]), worker(3, &[1, 2]), worker(1, &[0])), (SHORT, USUAL, USUAL));
     }
 
@@ -118,7 +177,7 @@ mod tests {
             let slices = slices(&zones);
             let highest = zones.iter().filter(|zone| zone.3).map(|zone| zone.1).max();
             for (id, priority, _, works) in &zones {
-                let is_short = slices.of(SECOND, *id, 0) == SHORT;
+                let is_short = of(&slices, SECOND, *id, 0) == SHORT;
                 assert_eq!(is_short, *works && highest.is_some_and(|highest| highest > *priority), "{zones:?}");
             }
         }

@@ -13,7 +13,7 @@ mod spares;
 mod starting;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -168,7 +168,7 @@ impl Workers {
 
     /// A slot of the first `most` that no worker uses, nor anybody else of whom `is_free` knows.
     pub(crate) fn free_slot(&self, most: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
-        let used: Vec<usize> = self.table.values().map(|worker| worker.slot).collect();
+        let used: HashSet<usize> = self.table.values().map(|worker| worker.slot).collect();
         (0..most.min(SLOTS)).find(|slot| !used.contains(slot) && is_free(*slot))
     }
 

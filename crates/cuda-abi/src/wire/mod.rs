@@ -103,6 +103,10 @@ pub mod graph_list {
 
 /// The most devices that a client sees.
 pub const MAX_DEVICES: usize = 64;
+/// So much of the staging area is there from the start; more comes with [`ops::GrowStaging`]. What is there is registered with the
+/// GPU, so it is memory that every client and every spare worker has, idle or not. It is as much as copies keep in flight that one
+/// processor fills.
+pub const STAGING_AT_START: u64 = 8 << 20;
 /// The longest string (a kernel's or variable's name) that is carried.
 pub const MAX_NAME: usize = 32 << 10;
 /// The largest image (module, library) that is carried.

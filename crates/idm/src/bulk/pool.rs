@@ -1,6 +1,6 @@
 //! The client's allocator for the staging area.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ struct Extents {
     lent: VecDeque<(u64, u64, u64)>,
     /// How much of the area is there.
     ready: u64,
+    /// Where something was added: no chunk lies on both sides, because devices know each part by itself.
+    seams: BTreeSet<u64>,
 }
 
 impl Extents {
@@ -44,14 +46,32 @@ impl Extents {
     fn give(&mut self, mut offset: u64, mut len: u64) {
         if let Some((&before, &size)) = self.free.range(..offset).next_back()
             && before + size == offset
+            && !self.seams.contains(&offset)
         {
             self.free.remove(&before);
             (offset, len) = (before, size + len);
         }
-        if let Some(size) = self.free.remove(&(offset + len)) {
+        let end = offset + len;
+        if !self.seams.contains(&end)
+            && let Some(size) = self.free.remove(&end)
+        {
             len += size;
         }
         self.free.insert(offset, len);
+    }
+
+    fn add(&mut self, by: u64) {
+        let seam = self.ready;
+        self.ready += by;
+        self.seams.insert(seam);
+        self.give(seam, by);
+    }
+
+    /// How long a chunk can be.
+    fn largest_part(&self) -> u64 {
+        let ends = self.seams.iter().chain([&self.ready]);
+        let starts = [0].iter().chain(&self.seams);
+        ends.zip(starts).map(|(end, start)| end - start).max().unwrap_or(0)
     }
 
     fn reclaim(&mut self, executed: u64) {
@@ -72,11 +92,11 @@ impl BulkPool {
         if ready != 0 {
             free.insert(0, ready);
         }
-        let extents = Mutex::new(Extents { free, lent: VecDeque::new(), ready });
+        let extents = Mutex::new(Extents { free, lent: VecDeque::new(), ready, seams: BTreeSet::new() });
         Arc::new(Self { bytes, producer, extents, freed: Condvar::new() })
     }
 
-    /// Size of what is there of the area, and so of the largest chunk.
+    /// Size of what is there of the area. A chunk is no larger than a part of it that came at once.
     pub fn len(&self) -> usize {
         index(self.extents.lock().ready)
     }
@@ -92,10 +112,8 @@ impl BulkPool {
     /// The `by` bytes behind the first `len` must be readable and writable as long as the region is.
     pub unsafe fn extend(&self, by: u64) {
         let mut extents = self.extents.lock();
-        let ready = extents.ready;
-        assert!(by <= self.capacity() as u64 - ready, "idm: the staging area cannot be as large");
-        extents.ready += by;
-        extents.give(ready, by);
+        assert!(by <= self.capacity() as u64 - extents.ready, "idm: the staging area cannot be as large");
+        extents.add(by);
         drop(extents);
         self.freed.notify_all();
     }
@@ -116,12 +134,12 @@ impl BulkPool {
         Some(Chunk { pool: self.clone(), offset, rounded, len })
     }
 
-    /// A chunk; waits for others to be given back. `None`: longer than the area.
+    /// A chunk; waits for others to be given back. `None`: longer than any part of the area.
     ///
     /// Do not hold a chunk while asking for the next unless two of that size always fit.
     pub fn alloc(self: &Arc<Self>, len: usize) -> Result<Option<Chunk>, Gone> {
         match Self::rounded(len) {
-            Some(rounded) if rounded <= self.len() as u64 => {}
+            Some(rounded) if rounded <= self.extents.lock().largest_part() => {}
             _ => return Ok(None),
         }
         loop {
@@ -188,5 +206,23 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         self.pool.extents.lock().give(self.offset, self.rounded);
         self.pool.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_chunk_lies_on_both_sides_of_where_something_was_added() {
+        let (free, seams) = (BTreeMap::from([(0, 2 * GRAIN)]), BTreeSet::new());
+        let mut extents = Extents { free, lent: VecDeque::new(), ready: 2 * GRAIN, seams };
+        let first = extents.take(GRAIN).unwrap();
+        extents.add(2 * GRAIN);
+        assert_eq!(extents.take(2 * GRAIN), Some(2 * GRAIN), "there would be room on both sides");
+        extents.give(first, GRAIN);
+        extents.give(2 * GRAIN, 2 * GRAIN);
+        assert_eq!(extents.free, BTreeMap::from([(0, 2 * GRAIN), (2 * GRAIN, 2 * GRAIN)]));
+        assert_eq!((extents.take(3 * GRAIN), extents.largest_part()), (None, 2 * GRAIN));
     }
 }

@@ -211,6 +211,12 @@ impl Region {
         Ok(Self { start: mapping.ptr, len, owner: Arc::new(mapping), fd, layout, offsets, bulk_ready })
     }
 
+    /// The same region, of whose staging area only so much is in use from the start.
+    pub fn beginning_with(mut self, bulk_ready: u64) -> Self {
+        self.bulk_ready = bulk_ready.min(self.layout.bulk_bytes);
+        self
+    }
+
     /// A region in memory that a transport has mapped, zeroed at first; `owner` is dropped with the last view of it.
     /// Of the staging area, which comes last, only `bulk_ready` bytes need be there; more may come
     /// (`BulkPool::extend`, `BulkView::extend`).

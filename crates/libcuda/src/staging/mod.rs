@@ -3,10 +3,6 @@
 //! Each chunk in flight has a completion word of its own, which the GPU writes when it is done with the chunk.
 
 mod copy_pool;
-#[cfg(feature = "xen")]
-mod growth;
-#[cfg(not(feature = "xen"))]
-#[path = "no_growth.rs"]
 mod growth;
 mod stream_copy;
 

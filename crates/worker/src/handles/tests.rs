@@ -1,4 +1,44 @@
+use std::cell::Cell;
+
 use super::*;
+
+thread_local! {
+    /// How many places of the table were looked at in search of something.
+    pub(super) static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+}
+
+#[test]
+fn what_goes_with_a_module_is_not_searched_for() {
+    let handles = handles();
+    let mut modules = Vec::new();
+    for number in 0..1000 {
+        let library = handles.open(Kind::Library, 10 * number + 1, 0).unwrap();
+        let parent = handles.pin(Kind::Library, library).unwrap();
+        let module = handles.open_child(Kind::Module, 10 * number + 2, 1, Some(parent), None).unwrap();
+        let parent = handles.pin(Kind::Module, module).unwrap();
+        let function = handles.open_child(Kind::Function, 10 * number + 3, 1, Some(parent), None).unwrap();
+        modules.push((module, function));
+    }
+    let looked = LOOKED_AT.get();
+    for (module, function) in modules.iter().rev() {
+        handles.close(Kind::Module, *module).unwrap();
+        assert!(handles.pin(Kind::Function, *function).is_err());
+    }
+    assert_eq!(LOOKED_AT.get() - looked, 0);
+    assert!(handles.read().children.is_empty());
+}
+
+#[test]
+fn what_is_named_again_goes_with_what_it_came_from() {
+    let handles = handles();
+    let library = handles.open(Kind::Library, 1, 0).unwrap();
+    let parent = handles.pin(Kind::Library, library).unwrap();
+    let kernel = handles.open(Kind::Kernel, 2, 0).unwrap();
+    assert_eq!(handles.open_child(Kind::Kernel, 2, 0, Some(parent), None), Ok(kernel));
+    handles.forget(library);
+    assert!(handles.pin(Kind::Kernel, kernel).is_err());
+    assert!(handles.read().children.is_empty());
+}
 
 #[test]
 fn an_object_pays_until_it_is_gone() {

@@ -8,7 +8,7 @@
 //! Blocks are handed out ahead from one chunk of a context, and never is one mapped for them. A context keeps its last chunk
 //! though it is empty; so what lies in one chunk costs the zone nothing that it would get back otherwise.
 
-use super::device::{ALIGN, Block, CHUNK, SmallChunk};
+use super::device::{ALIGN, Block, CHUNK};
 use super::{Memory, State};
 use crate::Refusal;
 use cuda_abi::error::*;
@@ -41,8 +41,8 @@ impl Memory {
         let address = self.allocate(device, context, bytes)?;
         let mut state = self.state();
         let is_small = bytes <= LARGEST && state.blocks.get(&address).is_some_and(Block::is_small);
-        if let Some(chunk) = state.chunks.iter_mut().find(|chunk| chunk.holds(address)) {
-            chunk.live += 1;
+        if let Some(base) = state.chunks.base_of(address) {
+            *state.live.entry(base).or_default() += 1;
         }
         let wanted = if is_small { (ahead as usize).min(MAX_AHEAD) } else { 0 };
         let ahead = take_ahead(&mut state, device, context, bytes.next_multiple_of(ALIGN), wanted);
@@ -99,24 +99,19 @@ impl Memory {
     /// yet, whoever waits for that: the chunk is whole when all of it is either free or freed.
     fn return_chunk(&self, base: u64) {
         let mut state = self.state();
-        let Some(at) = state.chunks.iter().position(|chunk| chunk.base == base) else { return };
-        let (device, context) = (state.chunks[at].device, state.chunks[at].context);
-        let siblings = state.chunks.iter().filter(|other| other.device == device && other.context == context).count();
-        if siblings < 2 {
+        if !state.chunks.has_sibling(base) {
             return;
         }
         let State { chunks, freed, .. } = &mut *state;
-        let chunk = &mut chunks[at];
         let inside = |(address, _): &(u64, u64)| (base..base + CHUNK).contains(address);
         let freed_here: Vec<(u64, u64)> = freed.values().flatten().copied().filter(inside).collect();
-        freed_here.iter().for_each(|(address, len)| chunk.space.give(*address, *len));
-        if !chunk.space.is_whole(base, CHUNK) {
-            freed_here.iter().for_each(|(address, len)| _ = chunk.space.take_at(*address, *len));
+        freed_here.iter().for_each(|(address, len)| _ = chunks.give(*address, *len));
+        if !chunks.is_whole(base) {
+            freed_here.iter().for_each(|(address, len)| _ = chunks.take_at(*address, *len));
             return;
         }
         freed.values_mut().for_each(|freed| freed.retain(|range| !inside(range)));
-        chunks.swap_remove(at);
-        let _ = self.unmap(&mut state, device, base, CHUNK);
+        self.unmap_chunk(&mut state, base);
     }
 
     /// Takes note of how much of a block that was handed out ahead the program has asked for.
@@ -132,30 +127,30 @@ impl Memory {
 impl State {
     /// A block of a chunk has gone; answers the chunk's base if it was the last one.
     pub(super) fn leave_chunk(&mut self, address: u64) -> Option<u64> {
-        let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds(address))?;
-        chunk.live = chunk.live.saturating_sub(1);
-        (chunk.live == 0).then_some(chunk.base)
+        let base = self.chunks.base_of(address)?;
+        let live = self.live.entry(base).or_default();
+        *live = live.saturating_sub(1);
+        (*live == 0).then_some(base)
     }
 }
 
 /// Blocks from the chunk that a context has for this, as many as it has room for.
 fn take_ahead(state: &mut State, device: i32, context: u32, len: u64, wanted: usize) -> Vec<u64> {
-    let State { chunks, blocks, ahead, .. } = state;
-    let chosen = ahead.get(&(device, context)).copied();
-    let own = |chunk: &SmallChunk| chunk.device == device && chunk.context == context;
-    let at = chunks.iter().position(|chunk| own(chunk) && Some(chunk.base) == chosen);
-    let Some(chunk) = at.or_else(|| chunks.iter().position(own)).map(|at| &mut chunks[at]) else { return Vec::new() };
+    let State { chunks, blocks, ahead, live, .. } = state;
+    let owner = (device, context);
+    let chosen = ahead.get(&owner).copied().filter(|base| chunks.owner(*base) == Some(owner));
+    let Some(base) = chosen.or_else(|| chunks.first(owner)) else { return Vec::new() };
     let mut taken = Vec::with_capacity(wanted);
     while taken.len() < wanted
-        && let Some(address) = chunk.space.take(len, ALIGN)
+        && let Some(address) = chunks.take_from(base, len, ALIGN)
     {
-        chunk.live += 1;
+        *live.entry(base).or_default() += 1;
         blocks.insert(address, Block::small(len, device, context));
         softgpu::blocks::made(address, len, len);
         taken.push(address);
     }
     if !taken.is_empty() {
-        ahead.insert((device, context), chunk.base);
+        ahead.insert(owner, base);
     }
     taken
 }

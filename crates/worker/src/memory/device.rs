@@ -3,7 +3,7 @@
 //! What is larger than [`LARGE`] is a mapping of its own. Smaller blocks share chunks, as they do natively. A block goes
 //! back only after all work that may use it, and is zeroed before anybody gets it again.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::ptr::null_mut;
 
 use cuda_abi::constants::{allocation_type, event_flag, stream_flag};
@@ -12,12 +12,14 @@ use cuda_abi::plan::DEVICE_GRANULE;
 use cuda_abi::types::*;
 
 use super::relocate::{Backed, Room};
-use super::{Memory, Space, State};
+use super::{Memory, State};
 use crate::{Refusal, succeed};
 
 /// Blocks above this size get mappings of their own.
 const LARGE: u64 = 1 << 20;
 pub(super) const CHUNK: u64 = 2 * DEVICE_GRANULE;
+/// After so many blocks whose work goes on no others are asked after: their turn comes at a later call.
+const MOST_BUSY: usize = 8;
 /// What the driver aligns blocks to.
 pub(super) const ALIGN: u64 = 512;
 
@@ -45,21 +47,6 @@ impl Block {
 
     pub(super) fn len(&self) -> u64 {
         self.len
-    }
-}
-
-pub(super) struct SmallChunk {
-    pub(super) base: u64,
-    pub(super) device: i32,
-    pub(super) context: u32,
-    pub(super) space: Space,
-    /// Blocks in it that the client has.
-    pub(super) live: u32,
-}
-
-impl SmallChunk {
-    pub(super) fn holds(&self, address: u64) -> bool {
-        (self.base..self.base + CHUNK).contains(&address)
     }
 }
 
@@ -117,8 +104,8 @@ impl Memory {
         if !block.small {
             return Some(Home { device, base: address, size: block.len, room, has_neighbours: false });
         }
-        let chunk = state.chunks.iter().find(|chunk| (chunk.base..chunk.base + CHUNK).contains(&address))?;
-        Some(Home { device, base: chunk.base, size: CHUNK, room, has_neighbours: true })
+        let base = state.chunks.base_of(address)?;
+        Some(Home { device, base, size: CHUNK, room, has_neighbours: true })
     }
 
     /// A new block for the given context of the given device.
@@ -154,17 +141,14 @@ impl Memory {
             return Ok(address);
         }
         let len = bytes.next_multiple_of(ALIGN);
-        let fitting = |chunk: &&mut SmallChunk| chunk.device == device && chunk.context == context;
-        let found = state.chunks.iter_mut().filter(fitting).find_map(|chunk| chunk.space.take(len, ALIGN));
-        let address = match found {
+        let owner = (device, context);
+        let address = match state.chunks.take(owner, len, ALIGN) {
             Some(address) => address,
             None => {
                 let base = self.map_new(state, device, CHUNK)?;
                 softgpu::blocks::nothing_in(base, CHUNK);
-                let mut space = Space::new(base, CHUNK);
-                let address = space.take(len, ALIGN).ok_or(out_of_memory)?;
-                state.chunks.push(SmallChunk { base, device, context, space, live: 0 });
-                address
+                state.chunks.add(base, owner);
+                state.chunks.take_from(base, len, ALIGN).ok_or(out_of_memory)?
             }
         };
         state.blocks.insert(address, Block { len, device, context, small: true });
@@ -286,7 +270,10 @@ impl Memory {
         };
         match done {
             CUDA_SUCCESS => zeroing.into_iter().for_each(|(address, len)| self.give_small(address, len)),
-            CUDA_ERROR_NOT_READY => self.state().scrubbing.entry(current).or_default().extend(zeroing),
+            CUDA_ERROR_NOT_READY => match self.state().scrubbing.entry(current) {
+                Entry::Vacant(place) => _ = place.insert(zeroing),
+                Entry::Occupied(mut more) => more.get_mut().extend(zeroing),
+            },
             // The context is poisoned, and its memory stays out of use.
             _ => {}
         }
@@ -296,17 +283,19 @@ impl Memory {
     /// Makes a small block, zeroed by now, available again.
     fn give_small(&self, address: u64, len: u64) {
         let mut state = self.state();
-        let home = |chunk: &SmallChunk| (chunk.base..chunk.base + CHUNK).contains(&address);
-        let Some(at) = state.chunks.iter().position(home) else { return };
-        let chunk = &mut state.chunks[at];
-        chunk.space.give(address, len);
-        let (base, device, context) = (chunk.base, chunk.device, chunk.context);
-        let siblings = state.chunks.iter().filter(|other| other.device == device && other.context == context).count();
+        let Some(base) = state.chunks.give(address, len) else { return };
         // One empty chunk stays, so that a loop of one small block does not map and unmap.
-        if siblings > 1 && state.chunks[at].space.is_whole(base, CHUNK) {
-            state.chunks.swap_remove(at);
-            let _ = self.unmap(&mut state, device, base, CHUNK);
+        if state.chunks.is_whole(base) && state.chunks.has_sibling(base) {
+            self.unmap_chunk(&mut state, base);
         }
+    }
+
+    /// Gives a chunk back in which nothing is left.
+    pub(super) fn unmap_chunk(&self, state: &mut State, base: u64) {
+        let Some((device, _)) = state.chunks.owner(base) else { return };
+        state.chunks.remove(base);
+        state.live.remove(&base);
+        let _ = self.unmap(state, device, base, CHUNK);
     }
 
     pub(super) fn unmap(&self, state: &mut State, device: i32, address: u64, len: u64) -> Result<(), Refusal> {
@@ -363,19 +352,26 @@ impl Memory {
     }
 
     /// Takes back what was freed on streams that have come so far, or waits until they have. Answers whether there was
-    /// anything.
+    /// anything. Without waiting, not all of them are asked, however many there are: those that were freed first are, and the
+    /// others at later calls.
     fn reclaim(&self, current: u32, wait: bool, wanted: impl Fn(&Deferred) -> bool) -> bool {
-        let (mine, others): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.state().deferred).into_iter().partition(wanted);
-        self.state().deferred.extend(others);
-        let any = !mine.is_empty();
-        for deferred in mine {
+        let (mut left, mut busy) = (self.state().deferred.len(), 0);
+        let mut any = false;
+        while left > 0 && (wait || busy < MOST_BUSY) {
+            left -= 1;
+            let Some(deferred) = self.state().deferred.pop_front() else { break };
+            if !wanted(&deferred) {
+                self.state().deferred.push_back(deferred);
+                continue;
+            }
+            any = true;
             let event = deferred.event as CUevent;
             // SAFETY: the event was made by `free_on_stream` and is destroyed only here.
             let done = unsafe {
                 if wait { (self.driver.cuEventSynchronize)(event) } else { (self.driver.cuEventQuery)(event) }
             };
             if done == CUDA_ERROR_NOT_READY && !wait {
+                busy += 1;
                 self.state().deferred.push_back(deferred);
                 continue;
             }
@@ -426,7 +422,7 @@ pub(super) mod tests {
     use control::messages::{ToWorker, to_broker, to_worker};
 
     use super::*;
-    use crate::test_driver::{ACCESS, EVENTS, driver};
+    use crate::test_driver::{ACCESS, EVENTS, QUERIES, QUERY, driver};
 
     /// Memory, and how much of the account it has.
     pub(in super::super) fn memory() -> (Memory, Arc<BrokerLink>, Arc<AtomicI64>) {
@@ -455,6 +451,38 @@ pub(super) mod tests {
         assert_eq!((EVENTS.get(), memory.state().deferred.len()), (1, 1));
         memory.retire(STREAMS);
         assert_eq!((EVENTS.get(), memory.state().deferred.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_allocation_asks_after_few_of_the_blocks_whose_work_goes_on() {
+        let (memory, ..) = memory();
+        const FREED: usize = 1000;
+        let blocks: Vec<u64> = (0..FREED).map(|_| memory.allocate(0, 1, 512).unwrap()).collect();
+        QUERY.set(CUDA_ERROR_NOT_READY);
+        blocks.iter().for_each(|block| memory.free_on_stream(*block, null_mut(), 1).unwrap());
+        let asked = QUERIES.get();
+        memory.allocate(0, 1, 512).unwrap();
+        assert_eq!(QUERIES.get() - asked, MOST_BUSY as u32);
+        // What is done is taken back at once, however much it is.
+        QUERY.set(CUDA_SUCCESS);
+        memory.allocate(0, 1, 512).unwrap();
+        assert_eq!(memory.state().deferred.len(), 0);
+    }
+
+    #[test]
+    fn blocks_of_many_chunks_come_and_go() {
+        let (memory, link, charged) = memory();
+        let count = 64 * CHUNK / LARGE;
+        let blocks: Vec<u64> = (0..count).map(|_| memory.allocate(0, 1, LARGE).unwrap()).collect();
+        link.zone_usage(0);
+        assert_eq!(charged.load(Ordering::Relaxed), 64 * CHUNK as i64);
+        for block in blocks {
+            assert!(Memory::home_of(&memory.state(), block).is_some_and(|home| home.base <= block));
+            memory.free(block, 1, || Ok(())).unwrap();
+        }
+        memory.settle_scrubs(1, true);
+        link.zone_usage(0);
+        assert_eq!(charged.load(Ordering::Relaxed), CHUNK as i64, "one stays");
     }
 
     #[test]

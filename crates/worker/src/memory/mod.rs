@@ -28,7 +28,7 @@ pub(crate) use self::charge::Charge;
 pub(crate) use self::host::{Arena, reserve_host_range};
 pub(crate) use self::relocate::{NotReturned, Stretch};
 
-use self::device::{Block, Deferred, SmallChunk};
+use self::device::{Block, CHUNK, Deferred};
 use self::globals::Globals;
 use self::relocate::{Backed, Standing};
 use self::vmm::{ClientMap, Physical};
@@ -36,6 +36,7 @@ use super::Refusal;
 use super::gpus::Gpus;
 use super::handles::Object;
 use control::BrokerLink;
+use cuda_abi::chunks::Chunks;
 use cuda_abi::space::Space;
 
 pub(crate) struct Memory {
@@ -56,7 +57,10 @@ struct State {
     backed: BTreeMap<u64, Backed>,
     /// Where all of that is.
     standing: Standing,
-    chunks: Vec<SmallChunk>,
+    /// Chunks of small blocks, each for a context of a device.
+    chunks: Chunks<(i32, u32)>,
+    /// How many blocks the client has in each chunk, by its base.
+    live: HashMap<u64, u32>,
     blocks: HashMap<u64, Block>,
     deferred: VecDeque<Deferred>,
     /// The stream of each context that zeroes freed blocks, and what is on it: start and length.
@@ -90,7 +94,8 @@ impl Memory {
             mapped: BTreeMap::new(),
             backed: BTreeMap::new(),
             standing: Standing::default(),
-            chunks: Vec::new(),
+            chunks: Chunks::new(CHUNK),
+            live: HashMap::new(),
             blocks: HashMap::new(),
             deferred: VecDeque::new(),
             scrubbers: HashMap::new(),

@@ -90,13 +90,28 @@ pub(super) fn host_grants(worker: &Worker, HostGrants { references }: HostGrants
     Ok(CUDA_SUCCESS)
 }
 
-/// Maps what the client has named behind what there is of the staging area.
-pub(super) fn grow_staging(worker: &Worker, GrowStaging { bytes: len }: GrowStaging) -> Outcome {
-    let guest = worker.guest().ok_or(Refusal::Malformed)?;
-    let count = usize::try_from(len / PAGE as u64).map_err(|_| Refusal::Malformed)?;
-    let pages = guest.take_pages(worker.socket_owned(), count);
-    let pages = pages.map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
-    guest.grow(&worker.bulk, pages, |start, len| start::register_staging(worker, start, len))?;
+/// Adds to the staging area, and shows that to the GPU; in a guest it is mapped before, from what the client has named.
+pub(super) fn grow_staging(worker: &Worker, GrowStaging { from, bytes: len }: GrowStaging) -> Outcome {
+    // One at a time, and not while a context is made, for which what there is by then is registered.
+    let _starting = worker.starting();
+    let room = worker.bulk.capacity() - worker.bulk.len();
+    if from != worker.bulk.len() || len == 0 || len > room || !len.is_multiple_of(PAGE as u64) {
+        return Err(Refusal::Malformed);
+    }
+    let bytes = usize::try_from(len).map_err(|_| Refusal::Malformed)?;
+    match worker.guest() {
+        Some(guest) => {
+            let pages = guest.take_pages(worker.socket_owned(), bytes / PAGE);
+            let pages = pages.map_err(|_| Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+            guest.grow(&worker.bulk, pages, |start, len| start::register_staging(worker, start, len))?;
+        }
+        None => {
+            let start = worker.bulk.as_ptr().wrapping_add(worker.bulk.len() as usize);
+            start::register_staging(worker, start, bytes)?;
+            // SAFETY: the region is mapped as a whole, and nobody else extends it meanwhile: see above.
+            unsafe { worker.bulk.extend(len) };
+        }
+    }
     tracing::debug!(bytes = worker.bulk.len(), "the staging area has grown");
     Ok(CUDA_SUCCESS)
 }
@@ -122,4 +137,59 @@ pub(super) fn host_unmap(worker: &Worker, HostUnmap { address, bytes }: HostUnma
 pub(super) fn host_drop(worker: &Worker, HostDrop { address, bytes }: HostDrop) -> Outcome {
     worker.memory.unmap_host(address, bytes)?;
     Ok(CUDA_SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use control::BrokerLink;
+    use control::backend::Backend;
+    use control::messages::{ToWorker, to_worker};
+    use control::statistics::Writer;
+    use idm::region::Placement;
+
+    use super::*;
+    use crate::state::{Client, Counters};
+    use crate::test_driver::{REGISTERED, driver};
+
+    const START: u64 = cuda_abi::wire::STAGING_AT_START;
+    const MIB: u64 = 1 << 20;
+
+    /// A worker that has a context and a client, as it stands after its start.
+    fn worker() -> Worker {
+        let backend = Backend::Soft { devices: 1, memory: 1 << 30, instances: 0, only: Vec::new() };
+        let link = BrokerLink::in_process(Box::new(|_| (ToWorker::new(to_worker::REPLY), Vec::new())));
+        let region = control::region::make().unwrap();
+        let layout = control::region::layout();
+        let server = idm::Server::attach_in_part(region, layout, Placement::Anywhere, START).unwrap();
+        let gpus = Arc::new(crate::Gpus::new(&backend, Vec::new()));
+        let worker = Worker::new(Arc::new(driver()), gpus, Arc::new(link), &server);
+        // The region stays: the worker knows where it is.
+        std::mem::forget(server);
+        let (socket, _) = control::packet::pair().unwrap();
+        let counters = Counters::new(Writer::new(None));
+        worker.meet(Client { socket, guest: None, counters, context_memory: 0, prepaid: 0.into() });
+        worker.handles.set_primary(0, Some(0x1000));
+        worker
+    }
+
+    #[test]
+    fn idle_clients_have_little_staging_and_get_more_when_they_copy() {
+        let worker = worker();
+        start::register_region(&worker, 0).unwrap();
+        let (registered, _) = REGISTERED.get();
+        assert!(registered as u64 <= START + MIB, "{registered} bytes that nobody has asked for");
+        let grow = |from: u64, bytes: u64| grow_staging(&worker, GrowStaging { from, bytes });
+        assert_eq!(grow(START, 16 * MIB), Ok(CUDA_SUCCESS));
+        assert_eq!((REGISTERED.get().0 - registered, worker.bulk.len()), (16 << 20, START + 16 * MIB));
+        // What the client believes of it is compared with what is so.
+        let (there, room) = (worker.bulk.len(), worker.bulk.capacity() - worker.bulk.len());
+        for (from, bytes) in [(START, MIB), (there, 0), (there, MIB + 1), (there, room + 4096), (there, u64::MAX)] {
+            assert_eq!(grow(from, bytes), Err(Refusal::Malformed), "{from} {bytes}");
+        }
+        REGISTERED.set((0, CUDA_ERROR_OUT_OF_MEMORY));
+        assert_eq!(grow(there, MIB), Err(Refusal::Code(CUDA_ERROR_OUT_OF_MEMORY)));
+        assert_eq!(worker.bulk.len(), there, "what the GPU cannot reach is not there");
+    }
 }

@@ -34,8 +34,9 @@ operations! {
     HostDrop = 0xf047 { address: u64, bytes: u64 }
     /// Pages that a client in a guest grants, for the next [`HostMap`] or [`GrowStaging`].
     HostGrants<'a> = 0xf048 { references: Array<'a, u32, MAX_GRANTS> }
-    /// The pages that were named lie behind what there was of the staging area.
-    GrowStaging = 0xf04a { bytes: u64 }
+    /// So many bytes belong to the staging area from now on, behind what there was of it. In a guest they are the pages that were
+    /// named. A message that says otherwise of what there was is not from our client.
+    GrowStaging = 0xf04a { from: u64, bytes: u64 }
 
     /// What kernels have printed. To wait is to block until there is something, and to be answered nothing.
     NextOutput = 0xf049 { wait: bool } -> Output<'a> { bytes: &'a [u8] }
