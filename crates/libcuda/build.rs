@@ -98,11 +98,14 @@ fn carried(op: usize, function: &Function) -> String {
         Carry::Post => String::new(),
         _ => format!(", |_reader| {{\n{reads}            Ok(())\n        }}"),
     };
+    let stream = function.args.iter().find(|arg| arg.inner == "CUstream");
+    let progress = format!("completion::query({}, ", stream.map_or("", |arg| &arg.name));
     let how = match (function.carry, function.lasting) {
-        (Carry::Post, _) => "post(".to_owned(),
-        (Carry::Call, Some(lasting)) => format!("remembered(crate::remembered::Lasting::{lasting:?}, "),
-        (Carry::Call, None) => "call(".to_owned(),
-        _ => "block(".to_owned(),
+        (Carry::Call, _) if function.progress => progress,
+        (Carry::Post, _) => "carry::post(".to_owned(),
+        (Carry::Call, Some(lasting)) => format!("carry::remembered(crate::remembered::Lasting::{lasting:?}, "),
+        (Carry::Call, None) => "carry::call(".to_owned(),
+        _ => "carry::block(".to_owned(),
     };
     // When the call has returned, whatever it answered.
     let ends = match function.ends {
@@ -113,7 +116,7 @@ fn carried(op: usize, function: &Function) -> String {
     format!(
         "    crate::entry::run(\"{symbol}\", || {{\n{checks}        {ends}\
          // SAFETY: pointers were checked for NULL; that they point to what their types say is the caller's promise.\n        \
-         crate::carry::{how}{op}, |_writer| {{\n{writes}        }}{reader})\n    }})\n"
+         crate::{how}{op}, |_writer| {{\n{writes}        }}{reader})\n    }})\n"
     )
 }
 

@@ -142,7 +142,7 @@ impl Context {
     pub(crate) fn adopt(&self, queue: Arc<Queue>) {
         let mut streams = self.streams.lock();
         // Streams that were destroyed stay until their work is done.
-        streams.others.retain(|queue| !queue.is_closed() || queue.is_busy());
+        streams.others.retain(|queue| !queue.is_closed() || queue.has_work());
         streams.others.push(queue);
     }
 

@@ -56,6 +56,11 @@ impl<T> Table<T> {
         self.live.read().get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
+    /// Visits every live object.
+    pub(crate) fn for_each(&self, visit: impl Fn(&T)) {
+        self.live.read().values().for_each(|object| visit(object));
+    }
+
     pub(crate) fn remove(&self, handle: u64) -> CudaResult<Arc<T>> {
         if handle == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
