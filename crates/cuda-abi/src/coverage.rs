@@ -76,7 +76,6 @@ const REASONS: &[(&str, &str)] = &[
         "`__managed__` variables are in memory of the worker that the program does not have; `cuMemAllocManaged` works",
     ),
     ("cuCheckpoint", "checkpoints act on a process of the node"),
-    ("cuCoredump", "a dump would be of the worker, not of the program"),
     ("cudbg", "the debugger would see the worker, not the program"),
     ("cuMemGetAttribute", "undocumented"),
 ];

@@ -15,6 +15,7 @@ mod launches;
 mod managed;
 mod memory;
 mod modules;
+mod older;
 mod pools;
 mod remembered;
 mod streams;
@@ -59,6 +60,7 @@ const FAMILIES: &[&[Test]] = &[
     managed::TESTS,
     batches::TESTS,
     pools::TESTS,
+    older::TESTS,
     streams::TESTS,
     modules::TESTS,
     remembered::TESTS,
