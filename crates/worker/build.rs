@@ -42,6 +42,7 @@ fn arm(function: &Function) -> String {
         return text;
     }
     function.args.iter().for_each(|arg| check(&mut text, arg));
+    check_rows(&mut text, function);
     let charged = charge(&mut text, function);
     let passed: Vec<String> = function.args.iter().map(pass).collect();
     let _ = writeln!(
@@ -53,6 +54,7 @@ fn arm(function: &Function) -> String {
         passed.join(", ")
     );
     let parent = parent(function);
+    keep(&mut text, function);
     function.args.iter().for_each(|arg| write(&mut text, arg, charged, parent));
     text.push_str("            Ok(result)\n");
     text
@@ -109,6 +111,35 @@ fn check(text: &mut String, arg: &Arg) {
     }
 }
 
+/// Plain memory that is described as rows.
+fn check_rows(text: &mut String, function: &Function) {
+    let named = |role: Role, kind: &str| function.args.iter().find(|arg| arg.role == role && arg.inner == kind);
+    if let (Some(shape), Some(address), Some(pitch)) = (
+        named(Role::In, "CUDA_ARRAY_DESCRIPTOR"),
+        named(Role::Value, "CUdeviceptr"),
+        function.args.iter().find(|arg| arg.name == "pitch"),
+    ) {
+        let _ = writeln!(
+            text,
+            "            worker.memory.check({}, ({} as u64).saturating_mul({}.height as u64))?;",
+            address.name, pitch.name, shape.name
+        );
+    }
+}
+
+/// A reference keeps the array that it is bound to, in place of the one before.
+fn keep(text: &mut String, function: &Function) {
+    let handle = |kinds: &[&str]| {
+        let found = |arg: &&Arg| arg.role == Role::Handle && kinds.contains(&arg.inner.as_str());
+        function.args.iter().find(found).map(|arg| arg.name.as_str())
+    };
+    if let (Some(reference), Some(array)) =
+        (handle(&["CUtexref", "CUsurfref"]), handle(&["CUarray", "CUmipmappedArray"]))
+    {
+        let _ = writeln!(text, "            {reference}.hold_only(&{array});");
+    }
+}
+
 /// Memory that the driver takes for an array is the zone's to pay, for as long as the array lives.
 fn charge(text: &mut String, function: &Function) -> bool {
     let shape = |arg: &&Arg| matches!(arg.inner.as_str(), "CUDA_ARRAY_DESCRIPTOR" | "CUDA_ARRAY3D_DESCRIPTOR");
@@ -144,9 +175,10 @@ fn pass(arg: &Arg) -> String {
     }
 }
 
-/// The argument that a level or a plane of an array comes from, and goes with.
+/// The argument that a level or a plane of an array, or a reference of a module, comes from and goes with.
 fn parent(function: &Function) -> Option<&Arg> {
-    let whole = |arg: &&Arg| arg.role == Role::Handle && matches!(arg.inner.as_str(), "CUarray" | "CUmipmappedArray");
+    let kinds = ["CUarray", "CUmipmappedArray", "CUmodule"];
+    let whole = |arg: &&Arg| arg.role == Role::Handle && kinds.contains(&arg.inner.as_str());
     function.args.iter().find(whole)
 }
 

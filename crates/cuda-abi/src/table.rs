@@ -180,6 +180,8 @@ pub const HANDLES: &[&str] = &[
     "CUmemGenericAllocationHandle",
     "CUexternalMemory",
     "CUexternalSemaphore",
+    "CUtexref",
+    "CUsurfref",
 ];
 
 macro_rules! families {

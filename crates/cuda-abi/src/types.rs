@@ -28,6 +28,8 @@ pub type CUmemGenericAllocationHandle = u64;
 pub type CUtexObject = u64;
 /// A surface object, which kernels get as it is.
 pub type CUsurfObject = u64;
+/// The color around a texture.
+pub type CUborderColor = [f32; 4];
 /// A condition of a graph, which kernels set.
 pub type CUgraphConditionalHandle = u64;
 

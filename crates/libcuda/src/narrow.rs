@@ -273,3 +273,31 @@ pub(crate) fn cuArray3DGetDescriptor(to: Out<CUDA_ARRAY3D_DESCRIPTOR_v1>, array:
         flags: wide.flags,
     })
 }
+
+pub(crate) fn cuTexRefGetAddress(to: Out<u32>, reference: CUtexref) -> CudaResult {
+    to.required()?;
+    let mut address = 0;
+    // SAFETY: the output is a local.
+    answer(unsafe { exports::cuTexRefGetAddress_v2(&mut address, reference) })?;
+    to.put(narrow(address)?)
+}
+
+pub(crate) fn cuTexRefSetAddress(offset: Out<u32>, reference: CUtexref, address: u32, bytes: u32) -> CudaResult {
+    let mut wide = 0;
+    let place = if offset.is_null() { std::ptr::null_mut() } else { &raw mut wide };
+    // SAFETY: the output is a local, or not wanted.
+    answer(unsafe { exports::cuTexRefSetAddress_v2(place, reference, address.into(), bytes as usize) })?;
+    offset.put_if(at_most(wide));
+    Ok(())
+}
+
+pub(crate) fn cuTexRefSetAddress2D(
+    reference: CUtexref,
+    about: In<CUDA_ARRAY_DESCRIPTOR_v1>,
+    address: u32,
+    pitch: u32,
+) -> CudaResult {
+    let CUDA_ARRAY_DESCRIPTOR_v1 { width, height, format, num_channels } = about.take()?;
+    let wide = CUDA_ARRAY_DESCRIPTOR { width: width as usize, height: height as usize, format, num_channels };
+    api::cuTexRefSetAddress2D_v2(reference, In::of(&wide), address.into(), pitch as usize)
+}

@@ -111,6 +111,13 @@ impl Object {
         self.held.lock().insert(object.serial, object.clone());
     }
 
+    /// Keeps an object in place of what this one kept before.
+    pub(crate) fn hold_only(&self, object: &Arc<Object>) {
+        let before = std::mem::replace(&mut *self.held.lock(), HashMap::from([(object.serial, object.clone())]));
+        // Outside the lock: destroying may take its time.
+        drop(before);
+    }
+
     /// What this one keeps.
     pub(crate) fn held(&self) -> Vec<Arc<Object>> {
         self.held.lock().values().cloned().collect()
@@ -146,6 +153,7 @@ impl Object {
                 Kind::Array if self.parent().is_none() => (self.driver.cuArrayDestroy)(raw),
                 Kind::MipmappedArray => (self.driver.cuMipmappedArrayDestroy)(raw),
                 Kind::Context => (self.driver.cuCtxDestroy_v2)(raw),
+                Kind::TexRef if self.parent().is_none() => (self.driver.cuTexRefDestroy)(raw),
                 Kind::Graph if !self.belongs_to_another() => (self.driver.cuGraphDestroy)(raw),
                 Kind::GraphExec => (self.driver.cuGraphExecDestroy)(raw),
                 Kind::GraphNode => (self.driver.cuGraphDestroyNode)(raw),

@@ -17,6 +17,7 @@ mod memory;
 mod modules;
 mod older;
 mod pools;
+mod references;
 mod remembered;
 mod streams;
 
@@ -61,6 +62,7 @@ const FAMILIES: &[&[Test]] = &[
     batches::TESTS,
     pools::TESTS,
     older::TESTS,
+    references::TESTS,
     streams::TESTS,
     modules::TESTS,
     remembered::TESTS,
