@@ -33,7 +33,12 @@ fn arm(function: &Function) -> String {
     if function.args.iter().any(|arg| matches!(arg.role, Role::Out { .. }) && arg.is_handle()) {
         text.push_str("            worker.handles.room()?;\n");
     }
-    function.args.iter().for_each(|arg| read(&mut text, arg));
+    function.args.iter().for_each(|arg| match function.progress && arg.inner == "CUstream" {
+        true => {
+            let _ = writeln!(text, "            let {} = worker.handles.pin_to_ask(message.word()?)?;", arg.name);
+        }
+        false => read(&mut text, arg),
+    });
     text.push_str("            message.end()?;\n");
     // Closing is the handle table's business: it knows who else uses the object.
     if let [Arg { name, role: Role::Close, inner }] = &function.args[..] {
@@ -44,6 +49,20 @@ fn arm(function: &Function) -> String {
     function.args.iter().for_each(|arg| check(&mut text, arg));
     check_rows(&mut text, function);
     let charged = charge(&mut text, function);
+    let stream = function.args.iter().find(|arg| arg.role == Role::Handle && arg.inner == "CUstream");
+    if let Some(stream) = stream.filter(|_| function.progress) {
+        let _ = writeln!(
+            text,
+            "            // SAFETY: the handle was checked.\n            \
+             let result = unsafe {{ (worker.driver.{})({}) }};\n            \
+             let is_done = result == CUDA_ERROR_NOT_READY && worker.handles.has_done_the_clients(&{});\n            \
+             Ok(if is_done {{ CUDA_SUCCESS }} else {{ result }})",
+            function.symbol,
+            pass(stream),
+            stream.name
+        );
+        return text;
+    }
     let passed: Vec<String> = function.args.iter().map(pass).collect();
     let _ = writeln!(
         text,
@@ -55,6 +74,7 @@ fn arm(function: &Function) -> String {
     );
     let parent = parent(function);
     keep(&mut text, function);
+    note_record(&mut text, function, stream);
     function.args.iter().for_each(|arg| write(&mut text, arg, charged, parent));
     text.push_str("            Ok(result)\n");
     text
@@ -108,6 +128,21 @@ fn check(text: &mut String, arg: &Arg) {
         let unless = if *any_in_capture { "if !capture::is_captured(worker, stream.raw as CUstream) " } else { "" };
         let _ =
             writeln!(text, "            {unless}{{ worker.memory.check({}, {})?; }}", arg.name, length_code(bytes));
+    }
+}
+
+/// What a stream was asked to do last may be to record an event.
+fn note_record(text: &mut String, function: &Function, stream: Option<&Arg>) {
+    let event = function.args.iter().find(|arg| arg.role == Role::Handle && arg.inner == "CUevent");
+    if let (Some(stream), Some(event), true) = (stream, event, function.symbol.starts_with("cuEventRecord")) {
+        // With a flag it becomes a node of a graph.
+        let flagged = if function.args.iter().any(|arg| arg.name == "flags") { "flags != 0" } else { "false" };
+        let _ = writeln!(
+            text,
+            "            if {flagged} {{ {event}.is_recorded_by_graphs() }} else {{ {stream}.note_record(&{event}) }}",
+            event = event.name,
+            stream = stream.name
+        );
     }
 }
 
