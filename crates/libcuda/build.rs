@@ -98,11 +98,14 @@ fn carried(op: usize, function: &Function) -> String {
         Carry::Post => String::new(),
         _ => format!(", |_reader| {{\n{reads}            Ok(())\n        }}"),
     };
+    let stream = function.args.iter().find(|arg| arg.inner == "CUstream");
+    let progress = format!("completion::query({}, ", stream.map_or("", |arg| &arg.name));
     let how = match (function.carry, function.lasting) {
-        (Carry::Post, _) => "post(".to_owned(),
-        (Carry::Call, Some(lasting)) => format!("remembered(crate::remembered::Lasting::{lasting:?}, "),
-        (Carry::Call, None) => "call(".to_owned(),
-        _ => "block(".to_owned(),
+        (Carry::Call, _) if function.progress => progress,
+        (Carry::Post, _) => "carry::post(".to_owned(),
+        (Carry::Call, Some(lasting)) => format!("carry::remembered(crate::remembered::Lasting::{lasting:?}, "),
+        (Carry::Call, None) => "carry::call(".to_owned(),
+        _ => "carry::block(".to_owned(),
     };
     // When the call has returned, whatever it answered.
     let ends = match function.ends {
@@ -110,11 +113,28 @@ fn carried(op: usize, function: &Function) -> String {
         Some(Lasting::SettledUntilLaunch) => "let _ends = crate::remembered::Launched;\n        ",
         _ => "",
     };
+    let kept = binding(function).map_or(String::new(), |(reference, image)| {
+        format!(".inspect(|()| crate::texture::bind({reference} as u64, {image}))")
+    });
     format!(
         "    crate::entry::run(\"{symbol}\", || {{\n{checks}        {ends}\
          // SAFETY: pointers were checked for NULL; that they point to what their types say is the caller's promise.\n        \
-         crate::carry::{how}{op}, |_writer| {{\n{writes}        }}{reader})\n    }})\n"
+         crate::{how}{op}, |_writer| {{\n{writes}        }}{reader}){kept}\n    }})\n"
     )
+}
+
+/// The reference to which a function binds an image, and the image: an array, or plain memory, which is nobody's handle.
+fn binding(function: &Function) -> Option<(&str, String)> {
+    let handle = |kinds: &[&str]| {
+        let found = |arg: &&Arg| arg.role == Role::Handle && kinds.contains(&arg.inner.as_str());
+        function.args.iter().find(found).map(|arg| arg.name.as_str())
+    };
+    let reference = handle(&["CUtexref", "CUsurfref"])?;
+    let is_memory = function.symbol.starts_with("cuTexRefSetAddress") && !function.symbol.ends_with("Mode");
+    match handle(&["CUarray", "CUmipmappedArray"]) {
+        Some(array) => Some((reference, format!("{array} as u64"))),
+        None => is_memory.then(|| (reference, "0".to_owned())),
+    }
 }
 
 /// What can be refused before anything is sent.

@@ -33,7 +33,12 @@ fn arm(function: &Function) -> String {
     if function.args.iter().any(|arg| matches!(arg.role, Role::Out { .. }) && arg.is_handle()) {
         text.push_str("            worker.handles.room()?;\n");
     }
-    function.args.iter().for_each(|arg| read(&mut text, arg));
+    function.args.iter().for_each(|arg| match function.progress && arg.inner == "CUstream" {
+        true => {
+            let _ = writeln!(text, "            let {} = worker.handles.pin_to_ask(message.word()?)?;", arg.name);
+        }
+        false => read(&mut text, arg),
+    });
     text.push_str("            message.end()?;\n");
     // Closing is the handle table's business: it knows who else uses the object.
     if let [Arg { name, role: Role::Close, inner }] = &function.args[..] {
@@ -42,7 +47,22 @@ fn arm(function: &Function) -> String {
         return text;
     }
     function.args.iter().for_each(|arg| check(&mut text, arg));
+    check_rows(&mut text, function);
     let charged = charge(&mut text, function);
+    let stream = function.args.iter().find(|arg| arg.role == Role::Handle && arg.inner == "CUstream");
+    if let Some(stream) = stream.filter(|_| function.progress) {
+        let _ = writeln!(
+            text,
+            "            // SAFETY: the handle was checked.\n            \
+             let result = unsafe {{ (worker.driver.{})({}) }};\n            \
+             let is_done = result == CUDA_ERROR_NOT_READY && worker.handles.has_done_the_clients(&{});\n            \
+             Ok(if is_done {{ CUDA_SUCCESS }} else {{ result }})",
+            function.symbol,
+            pass(stream),
+            stream.name
+        );
+        return text;
+    }
     let passed: Vec<String> = function.args.iter().map(pass).collect();
     let _ = writeln!(
         text,
@@ -53,6 +73,8 @@ fn arm(function: &Function) -> String {
         passed.join(", ")
     );
     let parent = parent(function);
+    keep(&mut text, function);
+    note_record(&mut text, function, stream);
     function.args.iter().for_each(|arg| write(&mut text, arg, charged, parent));
     text.push_str("            Ok(result)\n");
     text
@@ -109,6 +131,50 @@ fn check(text: &mut String, arg: &Arg) {
     }
 }
 
+/// What a stream was asked to do last may be to record an event.
+fn note_record(text: &mut String, function: &Function, stream: Option<&Arg>) {
+    let event = function.args.iter().find(|arg| arg.role == Role::Handle && arg.inner == "CUevent");
+    if let (Some(stream), Some(event), true) = (stream, event, function.symbol.starts_with("cuEventRecord")) {
+        // With a flag it becomes a node of a graph.
+        let flagged = if function.args.iter().any(|arg| arg.name == "flags") { "flags != 0" } else { "false" };
+        let _ = writeln!(
+            text,
+            "            if {flagged} {{ {event}.is_recorded_by_graphs() }} else {{ {stream}.note_record(&{event}) }}",
+            event = event.name,
+            stream = stream.name
+        );
+    }
+}
+
+/// Plain memory that is described as rows.
+fn check_rows(text: &mut String, function: &Function) {
+    let named = |role: Role, kind: &str| function.args.iter().find(|arg| arg.role == role && arg.inner == kind);
+    if let (Some(shape), Some(address), Some(pitch)) = (
+        named(Role::In, "CUDA_ARRAY_DESCRIPTOR"),
+        named(Role::Value, "CUdeviceptr"),
+        function.args.iter().find(|arg| arg.name == "pitch"),
+    ) {
+        let _ = writeln!(
+            text,
+            "            worker.memory.check({}, ({} as u64).saturating_mul({}.height as u64))?;",
+            address.name, pitch.name, shape.name
+        );
+    }
+}
+
+/// A reference keeps the array that it is bound to, in place of the one before.
+fn keep(text: &mut String, function: &Function) {
+    let handle = |kinds: &[&str]| {
+        let found = |arg: &&Arg| arg.role == Role::Handle && kinds.contains(&arg.inner.as_str());
+        function.args.iter().find(found).map(|arg| arg.name.as_str())
+    };
+    if let (Some(reference), Some(array)) =
+        (handle(&["CUtexref", "CUsurfref"]), handle(&["CUarray", "CUmipmappedArray"]))
+    {
+        let _ = writeln!(text, "            {reference}.hold_only(&{array});");
+    }
+}
+
 /// Memory that the driver takes for an array is the zone's to pay, for as long as the array lives.
 fn charge(text: &mut String, function: &Function) -> bool {
     let shape = |arg: &&Arg| matches!(arg.inner.as_str(), "CUDA_ARRAY_DESCRIPTOR" | "CUDA_ARRAY3D_DESCRIPTOR");
@@ -144,9 +210,10 @@ fn pass(arg: &Arg) -> String {
     }
 }
 
-/// The argument that a level or a plane of an array comes from, and goes with.
+/// The argument that a level or a plane of an array, or a reference of a module, comes from and goes with.
 fn parent(function: &Function) -> Option<&Arg> {
-    let whole = |arg: &&Arg| arg.role == Role::Handle && matches!(arg.inner.as_str(), "CUarray" | "CUmipmappedArray");
+    let kinds = ["CUarray", "CUmipmappedArray", "CUmodule"];
+    let whole = |arg: &&Arg| arg.role == Role::Handle && kinds.contains(&arg.inner.as_str());
     function.args.iter().find(whole)
 }
 

@@ -380,6 +380,14 @@ impl<'a, const NULL: u32> Untyped<'a, NULL> {
         }
     }
 
+    /// The place as an array that is read.
+    ///
+    /// # Safety
+    /// `T` is what that argument says, and there are that many, or no more are read than there are.
+    pub unsafe fn array<T: Copy>(self, count: usize) -> InSlice<'a, T, NULL> {
+        InSlice { first: self.place.cast_const().cast(), count, call: PhantomData }
+    }
+
     /// The place as one that is read.
     ///
     /// # Safety

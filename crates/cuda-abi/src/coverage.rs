@@ -45,18 +45,39 @@ const REASONS: &[(&str, &str)] = &[
     ("cuGraphAddExternal", "external objects: they are descriptors of another driver"),
     ("cuGraphExternal", "external objects: they are descriptors of another driver"),
     ("cuGraphExecExternal", "external objects: they are descriptors of another driver"),
-    ("cuGreenCtx", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuCtxFromGreenCtx", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuStreamGetGreenCtx", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuCtxGetDevResource", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuDeviceGetDevResource", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuDevResource", "green contexts divide a device within a program; here it is divided among zones"),
-    ("cuDevSmResource", "green contexts divide a device within a program; here it is divided among zones"),
+    (
+        "cuGreenCtx",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
+    (
+        "cuCtxFromGreenCtx",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
+    (
+        "cuStreamGetGreenCtx",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
+    (
+        "cuCtxGetDevResource",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
+    (
+        "cuDeviceGetDevResource",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
+    (
+        "cuDevResource",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
+    (
+        "cuDevSmResource",
+        "green contexts: not yet; they are contexts that have their memory in common with the primary one",
+    ),
     (
         "cuMemGetHandleForAddressRange",
         "a descriptor of device memory for other drivers of the node, which a zone must not have",
     ),
-    ("cuMulticast", "several GPUs: not yet"),
+    ("cuMulticast", "memory of several GPUs: not yet; the attribute `MULTICAST_SUPPORTED` is 0"),
     ("cuImportExternal", "external objects: they are descriptors of another driver"),
     ("cuExternalMemory", "external objects: they are descriptors of another driver"),
     ("cuDestroyExternal", "external objects: they are descriptors of another driver"),
@@ -64,11 +85,6 @@ const REASONS: &[(&str, &str)] = &[
     ("cuWaitExternal", "external objects: they are descriptors of another driver"),
     ("cuDeviceGetNvSciSync", "external objects: they are descriptors of another driver"),
     ("cuDeviceGetLuid", "Windows only"),
-    ("cuTex", "texture references: no compiler since CUDA 12.0 makes them; texture objects work"),
-    ("cuSurf", "surface references: no compiler since CUDA 12.0 makes them; surface objects work"),
-    ("cuModuleGetTexRef", "texture references: no compiler since CUDA 12.0 makes them; texture objects work"),
-    ("cuModuleGetSurfRef", "surface references: no compiler since CUDA 12.0 makes them; surface objects work"),
-    ("cuParamSetTexRef", "texture references: no compiler since CUDA 12.0 makes them; texture objects work"),
     ("cuMemMapArray", "sparse arrays: not yet"),
     ("cuMemBatchDecompress", "decompression by hardware, which GPUs have from Blackwell on: not yet"),
     (
@@ -76,7 +92,6 @@ const REASONS: &[(&str, &str)] = &[
         "`__managed__` variables are in memory of the worker that the program does not have; `cuMemAllocManaged` works",
     ),
     ("cuCheckpoint", "checkpoints act on a process of the node"),
-    ("cuCoredump", "a dump would be of the worker, not of the program"),
     ("cudbg", "the debugger would see the worker, not the program"),
     ("cuMemGetAttribute", "undocumented"),
 ];

@@ -28,9 +28,9 @@ pub const SOFT_CHECK: &str = "BULKHEAD_SOFT_CHECK";
 pub const SOFT_CACHE: &str = "BULKHEAD_SOFT_CACHE";
 /// Directory of the client library `libcuda.so.1`, if it is not beside the `bulkhead` program.
 pub const LIB_DIR: &str = "BULKHEAD_LIB_DIR";
-/// `1`: a table of the calls that a program made, when it ends; `2`: also each call.
+/// `1`: a table of the calls that a program made, when it ends; `2`: also each call; `timeline`: a file for viewers of traces.
 pub const TRACE: &str = "BULKHEAD_TRACE";
-/// File to append the trace to, instead of stderr.
+/// File to append the trace to, instead of stderr; how the name of a timeline's file begins.
 pub const TRACE_FILE: &str = "BULKHEAD_TRACE_FILE";
 /// Directory in which every message of a client to its worker is recorded.
 pub const TRACE_MESSAGES: &str = "BULKHEAD_TRACE_MESSAGES";
@@ -73,9 +73,13 @@ pub const ALL: [(&str, &str); 14] = [
     (
         TRACE,
         "1: print a table of CUDA and NVML calls with round trips, bytes and time when a client exits; 2: also print \
-         each call.",
+         each call; timeline: write each CUDA call with its thread and time to a JSON file for Perfetto or Chrome.",
     ),
-    (TRACE_FILE, "File that BULKHEAD_TRACE appends to, instead of stderr."),
+    (
+        TRACE_FILE,
+        "File that BULKHEAD_TRACE appends to, instead of stderr. A timeline goes to FILE.PID.json (default: \
+         bulkhead-timeline.PID.json).",
+    ),
     (
         TRACE_MESSAGES,
         "Directory in which every message of a client to its worker is recorded, in a file per process.",
@@ -114,10 +118,17 @@ pub fn is_verbose() -> bool {
     std::env::var_os(LOG).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
+const TIMELINE: &str = "timeline";
+
+/// Is a timeline of the calls to be written?
+pub fn wants_timeline() -> bool {
+    std::env::var(TRACE).is_ok_and(|value| value == TIMELINE)
+}
+
 /// How much is to be traced: nothing, a table, or each call as well.
 pub fn trace_level() -> u8 {
     match std::env::var(TRACE).as_deref() {
-        Err(_) | Ok("" | "0") => 0,
+        Err(_) | Ok("" | "0" | TIMELINE) => 0,
         Ok("1") => 1,
         Ok(_) => 2,
     }

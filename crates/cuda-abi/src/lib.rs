@@ -10,6 +10,7 @@ pub mod env_vars;
 pub mod error;
 pub mod image;
 pub mod plan;
+pub mod pool;
 pub mod space;
 pub mod table;
 pub mod types;

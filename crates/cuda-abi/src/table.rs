@@ -17,6 +17,7 @@
 //! | `pure`, `settled`, `settled-until-launch` | the client may remember the [answer](Lasting); only of what is carried as `call` |
 //! | `unsettles` | ends what is settled |
 //! | `launches` | starts kernels |
+//! | `progress` | asks how far a stream is: what the client has seen done is done |
 //!
 //! An argument is `name: type`. A type is a C type in Rust's notation, or one of these, which say how generated code
 //! carries it and as which type of [`border`](crate::border) hand-written code gets it:
@@ -144,6 +145,8 @@ pub struct Function {
     pub lasting: Option<Lasting>,
     /// What it ends of that.
     pub ends: Option<Lasting>,
+    /// It asks how far a stream is.
+    pub progress: bool,
     /// In the order of the C prototype.
     pub args: Vec<Arg>,
 }
@@ -177,6 +180,8 @@ pub const HANDLES: &[&str] = &[
     "CUmemGenericAllocationHandle",
     "CUexternalMemory",
     "CUexternalSemaphore",
+    "CUtexref",
+    "CUsurfref",
 ];
 
 macro_rules! families {
@@ -372,18 +377,19 @@ fn head(family: &'static str, line: &str) -> Option<Function> {
         "deny" => Carry::Deny,
         _ => return None,
     };
-    let (mut early, mut lasting, mut ends) = (false, None, None);
+    let (mut early, mut lasting, mut ends, mut progress) = (false, None, None, false);
     match words.next() {
         None => {}
         Some("early") => early = true,
         Some("pure") if carry == Carry::Call => lasting = Some(Lasting::Pure),
         Some("settled") if carry == Carry::Call => lasting = Some(Lasting::Settled),
         Some("settled-until-launch") if carry == Carry::Call => lasting = Some(Lasting::SettledUntilLaunch),
+        Some("progress") if carry == Carry::Call => progress = true,
         Some("unsettles") if matches!(carry, Carry::Call | Carry::Post) => ends = Some(Lasting::Settled),
         Some("launches") if carry == Carry::Post => ends = Some(Lasting::SettledUntilLaunch),
         Some(_) => return None,
     }
-    Some(Function { family, symbol, since, per_thread, carry, early, lasting, ends, args: Vec::new() })
+    Some(Function { family, symbol, since, per_thread, carry, early, lasting, ends, progress, args: Vec::new() })
 }
 
 /// Splits at the commas that separate arguments.

@@ -28,6 +28,8 @@ pub type CUmemGenericAllocationHandle = u64;
 pub type CUtexObject = u64;
 /// A surface object, which kernels get as it is.
 pub type CUsurfObject = u64;
+/// The color around a texture.
+pub type CUborderColor = [f32; 4];
 /// A condition of a graph, which kernels set.
 pub type CUgraphConditionalHandle = u64;
 
@@ -82,8 +84,6 @@ macro_rules! blobs {
 }
 
 blobs! {
-    CUDA_ARRAY3D_DESCRIPTOR_v1 28 4
-    CUDA_ARRAY_DESCRIPTOR_v1 16 4
     CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 32 8
     CUDA_ARRAY_SPARSE_PROPERTIES_v1 48 8
     CUDA_BATCH_MEM_OP_NODE_PARAMS 32 8
@@ -96,8 +96,6 @@ blobs! {
     CUDA_EXT_SEM_SIGNAL_NODE_PARAMS 24 8
     CUDA_EXT_SEM_WAIT_NODE_PARAMS 24 8
     CUDA_LAUNCH_PARAMS 56 8
-    CUDA_MEMCPY2D_v1 96 8
-    CUDA_MEMCPY3D_v1 144 8
     CUDA_MEMCPY3D_BATCH_OP_v1 112 8
     CUDA_MEMCPY3D_PEER_v1 200 8
     CUDA_RESOURCE_DESC 144 8
@@ -151,8 +149,10 @@ macro_rules! structs {
 }
 
 mod graph;
+mod narrow;
 
 pub use graph::*;
+pub use narrow::*;
 
 structs! {
     CUmemLocation 8 {

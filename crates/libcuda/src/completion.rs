@@ -12,7 +12,7 @@ use cuda_abi::constants::default_stream;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{Completion, Mark, Synchronize, SynchronizeStream};
-use cuda_abi::wire::{self, Operation, Typed};
+use cuda_abi::wire::{self, Malformed, Operation, Reader, Typed, Writer};
 use idm::flags::Watched;
 use idm::ring::record::footprint;
 use parking_lot::Mutex;
@@ -156,6 +156,21 @@ pub(crate) fn post_idle<R: Operation>(session: &Session, request: &R) -> CudaRes
 fn is_known_done(session: &Session, stream: u64) -> bool {
     let now = Done { context: context::current_word(), stream, position: session.client.position() };
     DONE.get() == Some(now)
+}
+
+/// Asks the worker how far a stream (as the worker knows it) is. The driver may take a moment longer to notice what the
+/// GPU's word has told this thread already; a program that has waited must not hear that its stream is still at work.
+pub(crate) fn query(
+    stream: u64,
+    op: u16,
+    write: impl FnOnce(&mut Writer<'_>),
+    read: impl FnOnce(&mut Reader<'_>) -> Result<(), Malformed>,
+) -> CudaResult {
+    let seen_done = session::get().is_ok_and(|session| is_known_done(session, stream));
+    match carry::call(op, write, read) {
+        Err(CUDA_ERROR_NOT_READY) if seen_done => Ok(()),
+        answer => answer,
+    }
 }
 
 /// Waits for a stream of the current context by a mark on it; `ask` is for when that does not do.

@@ -357,10 +357,12 @@ pub(crate) mod api {
     }
 
     pub(crate) fn cuCtxSynchronize() -> CudaResult {
+        crate::pool::settle();
         completion::wait_for_context(current()?)
     }
 
     pub(crate) fn cuCtxSynchronize_v2(ctx: CUcontext) -> CudaResult {
+        crate::pool::settle();
         completion::wait_for_context(resolve(ctx)?)
     }
 

@@ -1,12 +1,14 @@
 //! Stream-ordered memory. Memory comes from the same place as `cuMemAlloc`'s; a free takes effect when its stream gets
-//! there. Pools are names with settings.
+//! there. Pools are names with settings, and count what the driver's would.
 #![allow(non_snake_case)]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_abi::border::{In, InSlice, Number, Out, Untyped};
 use cuda_abi::constants::{access, allocation_type, handle_type, location, pool_attribute};
 use cuda_abi::error::*;
+use cuda_abi::pool::Figures;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::FreeAsync;
 use cuda_abi::wire::{Handle, Kind as HandleKind, Typed};
@@ -28,10 +30,8 @@ struct Pool {
     device: CUdevice,
     sharing: Sharing,
     flags: [i32; 3],
-    threshold: u64,
-    /// Bytes in use, and the most there ever were since somebody reset that.
-    used: u64,
-    used_high: u64,
+    /// What the driver's pool would count. Nothing is really held back: the worker keeps what is freed for all alike.
+    figures: Figures,
 }
 
 /// Whether other processes have to do with a pool.
@@ -46,7 +46,7 @@ enum Sharing {
 
 impl Pool {
     fn new(device: CUdevice) -> Pool {
-        Pool { device, sharing: Sharing::Private, flags: [1; 3], threshold: 0, used: 0, used_high: 0 }
+        Pool { device, sharing: Sharing::Private, flags: [1; 3], figures: Figures::default() }
     }
 }
 
@@ -184,9 +184,18 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> CudaResult {
     if gone { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }
 
-pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, _keep: usize) -> CudaResult {
-    // Nothing is kept back.
-    find(pool).map(|_| ())
+pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CudaResult {
+    change(pool, |settings| settings.figures.trim(keep as u64))
+}
+
+/// Set while a pool counts memory that waiting for the GPU would have it let go of.
+static HOLDS_BACK: AtomicBool = AtomicBool::new(false);
+
+/// Somebody waits for the GPU: pools let go of what is beyond their thresholds.
+pub(crate) fn settle() {
+    if HOLDS_BACK.swap(false, Ordering::AcqRel) {
+        with(|pools| pools.known.values_mut().for_each(|pool| pool.figures.settle()));
+    }
 }
 
 pub(crate) fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: Untyped) -> CudaResult {
@@ -194,10 +203,11 @@ pub(crate) fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: U
     let settings = find(pool)?;
     let number = match attribute {
         flag if FLAGS.contains(&flag) => Number::Int(settings.flags[flag as usize - 1] as u32),
-        pool_attribute::RELEASE_THRESHOLD => Number::Word(settings.threshold),
-        // Nothing is held in reserve: what is reserved is in use.
-        pool_attribute::RESERVED_MEM_CURRENT | pool_attribute::USED_MEM_CURRENT => Number::Word(settings.used),
-        pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => Number::Word(settings.used_high),
+        pool_attribute::RELEASE_THRESHOLD => Number::Word(settings.figures.threshold),
+        pool_attribute::RESERVED_MEM_CURRENT => Number::Word(settings.figures.reserved),
+        pool_attribute::RESERVED_MEM_HIGH => Number::Word(settings.figures.reserved_high),
+        pool_attribute::USED_MEM_CURRENT => Number::Word(settings.figures.used),
+        pool_attribute::USED_MEM_HIGH => Number::Word(settings.figures.used_high),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     // SAFETY: flags are ints, the others 64-bit, by the API's contract.
@@ -215,11 +225,18 @@ pub(crate) fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: U
         pool_attribute::RELEASE_THRESHOLD => {
             // SAFETY: the threshold is 64-bit, by the API's contract.
             let wanted = unsafe { value.value::<u64>() }.take()?;
-            change(pool, |settings| settings.threshold = wanted)
+            change(pool, |settings| settings.figures.threshold = wanted)
         }
         // The high marks can be reset, and only to zero.
         pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
-            change(pool, |settings| settings.used_high = settings.used)
+            // SAFETY: the marks are 64-bit, by the API's contract.
+            if unsafe { value.value::<u64>() }.take()? != 0 {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            change(pool, |settings| match attribute {
+                pool_attribute::USED_MEM_HIGH => settings.figures.reset_used_high(),
+                _ => settings.figures.reset_reserved_high(),
+            })
         }
         _ => Err(CUDA_ERROR_INVALID_VALUE),
     }
@@ -238,6 +255,12 @@ pub(crate) fn cuMemPoolGetAccess(
     flags.put(if own { access::READ_WRITE } else { 0 })
 }
 
+fn note(figures: &Figures) {
+    if figures.holds_back() {
+        HOLDS_BACK.store(true, Ordering::Release);
+    }
+}
+
 /// Allocates from a pool.
 fn allocate(dptr: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream) -> CudaResult {
     dptr.required()?;
@@ -251,8 +274,9 @@ fn allocate(dptr: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CU
     let address = memory::allocate(bytes)?;
     allocations::set_pool(address, pool as u64);
     change(pool, |settings| {
-        settings.used += bytes as u64;
-        settings.used_high = settings.used_high.max(settings.used);
+        // There is no block whose size overflows.
+        let _ = settings.figures.take(bytes as u64);
+        note(&settings.figures);
     })?;
     dptr.put(address)
 }
@@ -276,7 +300,8 @@ pub(crate) fn cuMemAllocFromPoolAsync(
 pub(crate) fn returned(allocation: &Allocation) {
     if allocation.pool != 0 {
         let _ = change(allocation.pool as CUmemoryPool, |settings| {
-            settings.used = settings.used.saturating_sub(allocation.len);
+            settings.figures.give(allocation.len);
+            note(&settings.figures);
         });
     }
 }

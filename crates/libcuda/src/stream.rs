@@ -86,6 +86,7 @@ pub(crate) mod api {
     use super::*;
 
     pub(crate) fn cuStreamSynchronize(stream: CUstream) -> CudaResult {
+        crate::pool::settle();
         crate::completion::wait_for_stream(resolve(stream)?)
     }
 

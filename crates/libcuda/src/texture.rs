@@ -1,4 +1,5 @@
-//! Texture and surface objects. Their descriptions are kept here, so that questions about them need no message.
+//! Texture and surface objects, and references. Descriptions of objects, and which array a reference is bound to, are kept
+//! here, so that questions about them need no message.
 #![allow(non_snake_case)]
 
 use std::collections::HashMap;
@@ -6,10 +7,12 @@ use std::collections::HashMap;
 use cuda_abi::border::{In, Out};
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use cuda_abi::wire::Kind;
 use cuda_abi::wire::ops::{ImageObjectCreate, ImageObjectDestroy};
 use parking_lot::Mutex;
 
-use crate::operation;
+use crate::copy::answer;
+use crate::{exports, handles, operation};
 
 /// What an object was made of, with the program's own handles in it.
 #[derive(Clone, Copy)]
@@ -86,4 +89,53 @@ pub(crate) fn cuSurfObjectDestroy(object: CUsurfObject) -> CudaResult {
 
 pub(crate) fn cuSurfObjectGetResourceDesc(to: Out<CUDA_RESOURCE_DESC>, object: CUsurfObject) -> CudaResult {
     to.put(made(true, object)?.resource)
+}
+
+/// The array that each reference is bound to.
+static BOUND: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);
+
+/// Remembers what a reference is bound to; 0 is plain memory.
+pub(crate) fn bind(reference: u64, array: u64) {
+    let mut bound = BOUND.lock();
+    let bound = bound.get_or_insert_default();
+    if array == 0 {
+        bound.remove(&reference)
+    } else {
+        bound.insert(reference, array)
+    };
+}
+
+/// The array that a reference is bound to, if it is one of this kind that is there still.
+fn bound(reference: u64, kind: Kind) -> CudaResult<u64> {
+    let array = BOUND.lock().as_ref().and_then(|bound| bound.get(&reference).copied());
+    handles::check(kind, array.unwrap_or(0)).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+}
+
+pub(crate) fn cuTexRefGetArray(to: Out<CUarray>, reference: CUtexref) -> CudaResult {
+    to.required()?;
+    let reference = handles::check(Kind::TexRef, reference as u64)?;
+    to.put(bound(reference, Kind::Array)? as CUarray)
+}
+
+pub(crate) fn cuTexRefGetMipmappedArray(to: Out<CUmipmappedArray>, reference: CUtexref) -> CudaResult {
+    to.required()?;
+    let reference = handles::check(Kind::TexRef, reference as u64)?;
+    to.put(bound(reference, Kind::MipmappedArray)? as CUmipmappedArray)
+}
+
+pub(crate) fn cuSurfRefGetArray(to: Out<CUarray>, reference: CUsurfref) -> CudaResult {
+    to.required()?;
+    let reference = handles::check(Kind::SurfRef, reference as u64)?;
+    to.put(bound(reference, Kind::Array)? as CUarray)
+}
+
+pub(crate) fn cuTexRefSetAddress2D_v2(
+    reference: CUtexref,
+    about: In<CUDA_ARRAY_DESCRIPTOR>,
+    address: CUdeviceptr,
+    pitch: usize,
+) -> CudaResult {
+    let about = about.take()?;
+    // SAFETY: the description is a local.
+    answer(unsafe { exports::cuTexRefSetAddress2D_v3(reference, &about, address, pitch) })
 }

@@ -1,5 +1,6 @@
 //! `BULKHEAD_TRACE`: what a program calls, and what that costs. 1 prints a table when the program ends, 2 also a line for
-//! each call. It goes to stderr, or to the end of the file that `BULKHEAD_TRACE_FILE` names.
+//! each call. It goes to stderr, or to the end of the file that `BULKHEAD_TRACE_FILE` names. `timeline` writes a file in
+//! which each call stands at its time, for viewers of traces.
 //!
 //! When it is off, a call pays one relaxed load. When it is on, each call opens a frame in its thread; what is sent while
 //! the frame is open counts for it, and its figures go into one table at its end. A function that calls another of the
@@ -8,6 +9,7 @@
 
 mod messages;
 mod report;
+mod timeline;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,11 +20,13 @@ use cuda_abi::env_vars;
 use cuda_abi::error::*;
 pub(crate) use messages::kept;
 use parking_lot::Mutex;
+use timeline::Timeline;
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const TABLE: u8 = 2;
 const LINES: u8 = 3;
+const TIMELINE: u8 = 4;
 
 /// What the environment says; looked up at the first call, for nothing may happen when the library is loaded.
 static LEVEL: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -70,11 +74,13 @@ struct Summary {
     /// Hidden tables that are not known, and slots that have no function, with how often they were asked for.
     tables: BTreeMap<u128, u64>,
     slots: BTreeMap<(u128, usize), u64>,
+    /// The file of a timeline, once there is something to write.
+    timeline: Option<Timeline>,
 }
 
 impl Summary {
     const fn new() -> Self {
-        Summary { functions: BTreeMap::new(), tables: BTreeMap::new(), slots: BTreeMap::new() }
+        Summary { functions: BTreeMap::new(), tables: BTreeMap::new(), slots: BTreeMap::new(), timeline: None }
     }
 
     fn record(&mut self, name: &'static str, code: CUresult, traffic: Traffic, nanoseconds: u64) {
@@ -115,7 +121,13 @@ pub(crate) fn leave(call: Call, name: &'static str, code: CUresult) {
     let time = call.start.elapsed();
     let traffic = FRAME.replace(call.outer);
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    SUMMARY.lock().record(name, code, traffic, nanoseconds);
+    let mut summary = SUMMARY.lock();
+    if level() == TIMELINE {
+        summary.timeline.get_or_insert_with(Timeline::begin).add(name, code, traffic, call.start, time);
+        return;
+    }
+    summary.record(name, code, traffic, nanoseconds);
+    drop(summary);
     if level() == LINES {
         report::line(name, code, traffic, time);
     }
@@ -165,6 +177,7 @@ fn level() -> u8 {
 
 fn start() -> u8 {
     let level = match env_vars::trace_level() {
+        _ if env_vars::wants_timeline() => TIMELINE,
         0 => OFF,
         1 => TABLE,
         _ => LINES,
@@ -181,6 +194,14 @@ fn start() -> u8 {
 }
 
 extern "C" fn at_exit() {
+    if level() == TIMELINE {
+        // Libraries that are unloaded later still call us, and the file is closed by then.
+        LEVEL.store(OFF, Ordering::Relaxed);
+        if let Some(timeline) = SUMMARY.lock().timeline.take() {
+            timeline.end();
+        }
+        return;
+    }
     let text = report::table(&SUMMARY.lock());
     #[cfg(feature = "xen")]
     let text = text + &through_xen();

@@ -55,4 +55,4 @@ pub use fault::{Fault, FaultKind};
 pub use module::{Heap, Kernel, Launch, Module, Output, Param, Program, PtxError};
 pub use name::demangled;
 pub use pool::width;
-pub use ptx_passes::ir::{Source, Variable};
+pub use ptx_passes::ir::{Reference, Source, Variable};

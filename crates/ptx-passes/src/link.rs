@@ -7,7 +7,8 @@ use ptx::ast::{self, Declaration, Initializer, Number};
 use super::CheckError;
 use super::function::build_body;
 use super::ir::{
-    Builtin, Function, Module, Relocation, RelocationTarget, SharedVariable, Signature, Slot, Type, Variable,
+    Builtin, Function, Module, Reference, Relocation, RelocationTarget, SharedVariable, Signature, Slot, Type,
+    Variable,
 };
 
 /// Largest variable that is accepted; the driver's memory limit is what really counts.
@@ -24,7 +25,7 @@ pub(crate) enum Global {
     Builtin(Builtin),
     Variable(usize),
     Shared(usize),
-    /// Something that this device lacks, such as a texture reference.
+    /// Something that this device lacks, such as a sampler of its own.
     Unsupported,
 }
 
@@ -131,7 +132,24 @@ pub(crate) fn signature(returns: &[Declaration], params: &[Declaration]) -> Resu
 impl<'a> Linker<'a> {
     /// Gives a variable its place, at module level or inside of a function.
     pub(crate) fn declare(&mut self, declaration: &Declaration<'a>) -> Result<Global, LineError> {
-        if matches!(declaration.ty, "texref" | "surfref" | "samplerref") || declaration.space == "tex" {
+        let reference = match declaration.ty {
+            "texref" => Some(Reference::Texture),
+            "surfref" => Some(Reference::Surface),
+            _ => None,
+        };
+        if let Some(reference) = reference.filter(|_| declaration.dims.is_empty() && declaration.space == "global") {
+            self.module.variables.push(Variable {
+                name: declaration.name.to_owned(),
+                size: 8,
+                align: 8,
+                init: Vec::new(),
+                relocations: Vec::new(),
+                external: declaration.external,
+                reference: Some(reference),
+            });
+            return Ok(Global::Variable(self.module.variables.len() - 1));
+        }
+        if reference.is_some() || declaration.ty == "samplerref" || declaration.space == "tex" {
             return Ok(Global::Unsupported);
         }
         let (size, align) = layout(declaration, declaration.init.len() as u64)?;
@@ -153,6 +171,7 @@ impl<'a> Linker<'a> {
             init: Vec::new(),
             relocations: Vec::new(),
             external: declaration.external,
+            reference: None,
         });
         Ok(Global::Variable(self.module.variables.len() - 1))
     }

@@ -5,7 +5,7 @@ use ptx::ast::Operand;
 use super::CheckError;
 use super::decode::{Form, expect};
 use super::function::Builder;
-use super::ir::{Op, Routine, Type, Value};
+use super::ir::{Op, Routine, Symbol, Type, Value};
 
 type Result<T> = std::result::Result<T, CheckError>;
 
@@ -115,13 +115,20 @@ impl<'a> Builder<'_, 'a> {
         let Operand::Address { base: Some(name), offset: 0, rest } = operand else {
             return CheckError::invalid("operand is not a texture or surface");
         };
-        let Some((reg, _)) = self.scopes.register(name) else {
-            return CheckError::unsupported(format!("texture and surface references ({name})"));
+        let object = match self.scopes.register(name) {
+            Some((reg, _)) => Value::Reg(reg),
+            // An image that is bound to a reference goes by the reference's address.
+            None => match self.symbol(name)? {
+                symbol @ Symbol::Variable(index) if self.linker.module.variables[index].reference.is_some() => {
+                    Value::Symbol(symbol, 0)
+                }
+                _ => return CheckError::invalid(format!("{name} is not a texture or surface")),
+            },
         };
         match &rest[..] {
-            [] => Ok((Value::Reg(reg), Vec::new())),
-            [Operand::Vector(parts)] => Ok((Value::Reg(reg), parts.clone())),
-            [one] => Ok((Value::Reg(reg), vec![one.clone()])),
+            [] => Ok((object, Vec::new())),
+            [Operand::Vector(parts)] => Ok((object, parts.clone())),
+            [one] => Ok((object, vec![one.clone()])),
             _ => CheckError::unsupported("separate samplers"),
         }
     }

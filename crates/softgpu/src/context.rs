@@ -168,7 +168,7 @@ impl Context {
     pub(crate) fn adopt(&self, queue: Arc<Queue>) {
         let mut streams = self.streams.lock();
         // Streams that were destroyed stay until their work is done.
-        streams.others.push(queue, |queue| queue.is_closed() && !queue.is_busy());
+        streams.others.push(queue, |queue| queue.is_closed() && !queue.has_work());
     }
 
     /// All queues that may have work, but for the legacy one.

@@ -120,14 +120,20 @@ fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> CudaResult {
 fn cuCtxSynchronize() -> CudaResult {
     let context = current()?;
     capture::refuse_context(&context)?;
-    context.synchronize()
+    wait_for(&context)
+}
+
+fn wait_for(context: &Context) -> CudaResult {
+    let healthy = context.synchronize();
+    super::memory::pool::settle();
+    healthy
 }
 
 fn cuCtxSynchronize_v2(ctx: CUcontext) -> CudaResult {
     let context = named(ctx)?;
     context.usable()?;
     capture::refuse_context(&context)?;
-    context.synchronize()
+    wait_for(&context)
 }
 
 fn cuCtxGetFlags(flags: Out<u32>) -> CudaResult {

@@ -141,7 +141,7 @@ pub(crate) fn record(handle: CUevent, queue: &Arc<Queue>) -> CudaResult {
         state.recorded
     };
     let reached = event.clone();
-    let position = queue.submit(Work::always(move |_| reached.reach(number)));
+    let position = queue.publish(Work::always(move |_| reached.reach(number)));
     event.state.lock().record = Some((Arc::downgrade(queue), position));
     Ok(())
 }
@@ -210,6 +210,7 @@ fn cuEventSynchronize(event_: CUevent) -> CudaResult {
         queue.help(position);
     }
     event.wait(number);
+    super::memory::pool::settle();
     super::output::flush();
     event.context.health()
 }

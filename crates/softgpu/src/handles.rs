@@ -56,6 +56,21 @@ impl<T> Table<T> {
         self.live.read().get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
+    /// The handle of an object.
+    pub(crate) fn find(&self, is_it: impl Fn(&T) -> bool) -> Option<u64> {
+        self.live.read().iter().find(|(_, object)| is_it(object)).map(|(handle, _)| *handle)
+    }
+
+    /// Takes out what does not stay.
+    pub(crate) fn retain(&self, stays: impl Fn(&T) -> bool) {
+        self.live.write().retain(|_, object| stays(object));
+    }
+
+    /// Visits every live object.
+    pub(crate) fn for_each(&self, visit: impl Fn(&T)) {
+        self.live.read().values().for_each(|object| visit(object));
+    }
+
     pub(crate) fn remove(&self, handle: u64) -> CudaResult<Arc<T>> {
         if handle == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);

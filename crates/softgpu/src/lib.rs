@@ -55,6 +55,7 @@ mod notice;
 mod occupancy;
 mod output;
 mod queue;
+mod references;
 mod set;
 mod shapes;
 mod state;
@@ -76,7 +77,7 @@ pub use state::{Config, show_only};
 pub fn driver(config: Config) -> Driver {
     blocks::begin();
     state::configure(config);
-    let families: [fn(Driver) -> Driver; 21] = [
+    let families: [fn(Driver) -> Driver; 22] = [
         device::fill,
         context_api::fill,
         memory::alloc::fill,
@@ -97,6 +98,7 @@ pub fn driver(config: Config) -> Driver {
         tools::fill,
         array::fill,
         texture::fill,
+        references::fill,
         graph::fill,
     ];
     let table = families.into_iter().fold(Driver::missing(), |table, fill| fill(table));

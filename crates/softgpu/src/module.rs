@@ -11,7 +11,7 @@ use cuda_abi::image::Image;
 use cuda_abi::types::*;
 use fatbin::ImageError;
 use parking_lot::Mutex;
-use ptx_exec::{Program, Variable};
+use ptx_exec::{Program, Reference, Variable};
 
 use super::abi::*;
 use super::attributes::{MAJOR, MINOR};
@@ -21,7 +21,7 @@ use super::handles::{Owned, Table, of, out};
 use super::jit_log::Log;
 use super::memory::alloc;
 use super::memory::map::{self, Kind, Region};
-use super::{array, heap, library, link, notice, state, texture};
+use super::{array, heap, library, link, notice, references, state, texture};
 
 /// The capability that images are chosen for.
 pub(crate) const CAPABILITY: u32 = (MAJOR * 10 + MINOR) as u32;
@@ -106,11 +106,21 @@ impl Module {
         })
     }
 
+    fn find(&self, name: &str, reference: Option<Reference>) -> CudaResult<usize> {
+        let fits =
+            |variable: &Variable| variable.name == name && !variable.external && variable.reference == reference;
+        self.code.variables().iter().position(fits).ok_or(CUDA_ERROR_NOT_FOUND)
+    }
+
     /// Address and size of a variable.
     pub(crate) fn global(&self, name: &str) -> CudaResult<(u64, u64)> {
-        let at = self.code.variables().iter().position(|variable| variable.name == name && !variable.external);
-        let at = at.ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let at = self.find(name, None)?;
         Ok((self.variables[at], self.code.variables()[at].size))
+    }
+
+    /// Address of a reference to an image.
+    pub(crate) fn reference(&self, name: &str, kind: Reference) -> CudaResult<u64> {
+        Ok(self.variables[self.find(name, Some(kind))?])
     }
 
     /// Takes the module and its functions out of the tables.
@@ -122,6 +132,7 @@ impl Module {
         for handle in std::mem::take(&mut *self.functions.lock()).into_values() {
             let _ = FUNCTIONS.remove(handle);
         }
+        references::forget(|owner| owner == self.handle);
         let _ = MODULES.remove(self.handle);
     }
 }
@@ -151,6 +162,7 @@ pub(crate) fn forget_context(owner: u64) {
     library::forget_context(owner);
     drop(FUNCTIONS.remove_owned(owner));
     for module in MODULES.remove_owned(owner) {
+        references::forget(|owner| owner == module.handle);
         module.functions.lock().clear();
     }
 }

@@ -60,6 +60,8 @@ struct Position {
 struct Item {
     after: Vec<Position>,
     work: Work,
+    /// It tells others that what came before is done.
+    publishes: bool,
 }
 
 #[derive(Default)]
@@ -68,6 +70,8 @@ struct Inner {
     submitted: u64,
     done: u64,
     running: bool,
+    /// Work that publishes has begun.
+    publishing: bool,
 }
 
 pub(crate) struct Queue {
@@ -114,8 +118,18 @@ impl Queue {
         self.closed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_busy(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         let inner = self.inner.lock();
+        inner.done < inner.submitted
+    }
+
+    /// The same for somebody who asks whether a stream is done. He may ask because he has seen an event happen or a word
+    /// written that the last work of the stream was to publish: then that work is about to end, and he is told so.
+    pub(crate) fn is_busy(&self) -> bool {
+        let mut inner = self.inner.lock();
+        while inner.publishing && inner.done + 1 == inner.submitted {
+            self.progress.wait(&mut inner);
+        }
         inner.done < inner.submitted
     }
 
@@ -137,18 +151,27 @@ impl Queue {
         }
     }
 
-    /// Would work submitted now have to wait?
-    pub(crate) fn is_pending(self: &Arc<Self>) -> bool {
-        self.is_busy() || (self.kind != Kind::NonBlocking && !self.after().is_empty())
+    /// Is the legacy queue, or one that its next work would wait for, busy?
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_busy() || self.context.queues().iter().any(|queue| queue.kind == Kind::Blocking && queue.is_busy())
     }
 
     /// Puts work into the queue; answers with its position.
     pub(crate) fn submit(self: &Arc<Self>, work: Work) -> u64 {
+        self.submit_item(work, false)
+    }
+
+    /// Puts in work that tells others that what came before is done.
+    pub(crate) fn publish(self: &Arc<Self>, work: Work) -> u64 {
+        self.submit_item(work, true)
+    }
+
+    fn submit_item(self: &Arc<Self>, work: Work, publishes: bool) -> u64 {
         self.wait_for_room();
         let _order = (self.kind != Kind::NonBlocking).then(|| self.context.order.lock());
         let after = self.after();
         let mut inner = self.inner.lock();
-        self.push(&mut inner, Item { after, work })
+        self.push(&mut inner, Item { after, work, publishes })
     }
 
     fn push(self: &Arc<Self>, inner: &mut Inner, item: Item) -> u64 {
@@ -167,7 +190,7 @@ impl Queue {
         let after = self.after();
         let mut inner = self.inner.lock();
         if inner.running || !after.is_empty() {
-            let count = self.push(&mut inner, Item { after, work });
+            let count = self.push(&mut inner, Item { after, work, publishes: false });
             drop(order);
             self.wait_locked(inner, count);
         } else {
@@ -238,6 +261,9 @@ impl Queue {
             for position in item.after {
                 position.queue.wait(position.count);
             }
+            if item.publishes {
+                self.inner.lock().publishing = true;
+            }
             self.execute(item.work);
             let (following, done) = self.finish();
             if done >= count {
@@ -251,6 +277,7 @@ impl Queue {
     fn finish(&self) -> (Option<Item>, u64) {
         let mut inner = self.inner.lock();
         inner.done += 1;
+        inner.publishing = false;
         self.progress.notify_all();
         let next = inner.items.pop_front();
         inner.running = next.is_some();

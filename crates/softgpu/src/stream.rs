@@ -118,6 +118,7 @@ fn cuStreamSynchronize(stream: CUstream) -> CudaResult {
         queue.perform(Work::run(|_| Ok(())))?;
     }
     queue.wait_all();
+    super::memory::pool::settle();
     queue.context.health()
 }
 

@@ -95,7 +95,7 @@ fn images(resource: &CUDA_RESOURCE_DESC) -> CudaResult<(Vec<Image>, bool)> {
     })
 }
 
-fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> CudaResult<Texture> {
+pub(crate) fn texture(resource: &CUDA_RESOURCE_DESC, about: &CUDA_TEXTURE_DESC) -> CudaResult<Texture> {
     let (levels, plain_memory) = images(resource)?;
     let fields = Fields(bytes_of(about));
     let beside = |at: usize| {

@@ -101,7 +101,7 @@ fn submit_write(stream: CUstream, word: Word, flags: u32) -> CudaResult {
     let queue = stream::queue(stream)?;
     word.check()?;
     if !capture::takes(&queue, || Task::WriteWord(word))? {
-        queue.submit(Work::run(move |_| word.write()));
+        queue.publish(Work::run(move |_| word.write()));
     }
     Ok(())
 }

@@ -66,10 +66,23 @@ pub(crate) struct Object {
     pub weight: OnceLock<u64>,
     /// What a graph's nodes use, by serial number: functions and events must not go before it.
     held: Mutex<HashMap<u64, Arc<Object>>>,
+    records: Records,
     driver: Arc<Driver>,
     /// Closed by the client: the last user destroys it.
     doomed: AtomicBool,
 }
+
+/// Of a stream: the event whose record was the last thing that the client had it do. Of an event: how often it was recorded.
+#[derive(Default)]
+struct Records {
+    /// The event as the driver knows it, or 0, and its serial number.
+    event: AtomicU64,
+    serial: AtomicU64,
+    /// Of the event, with that record. `BY_GRAPHS`: nobody knows.
+    count: AtomicU64,
+}
+
+const BY_GRAPHS: u64 = u64::MAX;
 
 /// An object that something of the driver's fills, such as a capture: it cannot be closed until this is gone.
 pub(crate) struct Lent(Arc<Object>);
@@ -111,6 +124,13 @@ impl Object {
         self.held.lock().insert(object.serial, object.clone());
     }
 
+    /// Keeps an object in place of what this one kept before.
+    pub(crate) fn hold_only(&self, object: &Arc<Object>) {
+        let before = std::mem::replace(&mut *self.held.lock(), HashMap::from([(object.serial, object.clone())]));
+        // Outside the lock: destroying may take its time.
+        drop(before);
+    }
+
     /// What this one keeps.
     pub(crate) fn held(&self) -> Vec<Arc<Object>> {
         self.held.lock().values().cloned().collect()
@@ -121,6 +141,25 @@ impl Object {
         matches!(self.kind, Kind::Graph | Kind::GraphExec | Kind::GraphNode)
             && (self.held.lock().values().any(|held| held.context == index)
                 || self.parent().is_some_and(|parent| parent.uses_context(index)))
+    }
+
+    /// Takes note that an event was recorded on this stream.
+    pub(crate) fn note_record(&self, event: &Object) {
+        if event.records.count.load(Ordering::Relaxed) == BY_GRAPHS {
+            return;
+        }
+        let count = event.records.count.fetch_add(1, Ordering::AcqRel) + 1;
+        // A default stream is one in each context.
+        if self.raw > 1 {
+            self.records.serial.store(event.serial, Ordering::Relaxed);
+            self.records.count.store(count, Ordering::Relaxed);
+            self.records.event.store(event.raw, Ordering::Release);
+        }
+    }
+
+    /// From now on graphs record this event, and nobody can tell its records apart.
+    pub(crate) fn is_recorded_by_graphs(&self) {
+        self.records.count.store(BY_GRAPHS, Ordering::Relaxed);
     }
 
     /// Keeps whatever another one keeps.
@@ -146,6 +185,7 @@ impl Object {
                 Kind::Array if self.parent().is_none() => (self.driver.cuArrayDestroy)(raw),
                 Kind::MipmappedArray => (self.driver.cuMipmappedArrayDestroy)(raw),
                 Kind::Context => (self.driver.cuCtxDestroy_v2)(raw),
+                Kind::TexRef if self.parent().is_none() => (self.driver.cuTexRefDestroy)(raw),
                 Kind::Graph if !self.belongs_to_another() => (self.driver.cuGraphDestroy)(raw),
                 Kind::GraphExec => (self.driver.cuGraphExecDestroy)(raw),
                 Kind::GraphNode => (self.driver.cuGraphDestroyNode)(raw),
@@ -226,6 +266,7 @@ impl Handles {
         let object = self.get(word).map_err(|_| wrong)?;
         if kind == Kind::Stream {
             note_stream(word, object.context);
+            object.records.event.store(0, Ordering::Relaxed);
             let device = || self.device_of(object.context);
             if object.context != current_context() && !may_submit(device()) {
                 return Err(Refusal::OtherDevice(device()));
@@ -236,6 +277,28 @@ impl Handles {
         } else {
             Err(wrong)
         }
+    }
+
+    /// A stream that is only asked how far it is.
+    pub(crate) fn pin_to_ask(&self, word: u64) -> Result<Arc<Object>, Refusal> {
+        let last = self.stream(word).map_or(0, |stream| stream.records.event.load(Ordering::Acquire));
+        let stream = self.pin(Kind::Stream, word)?;
+        stream.records.event.store(last, Ordering::Release);
+        Ok(stream)
+    }
+
+    /// Has a stream done all that the client had it do? The driver says that it has not while a word is to be written there
+    /// that the worker wants to see. Where the client's last was to record an event, the event tells.
+    pub(crate) fn has_done_the_clients(&self, stream: &Object) -> bool {
+        let last = &stream.records;
+        let (raw, serial) = (last.event.load(Ordering::Acquire), last.serial.load(Ordering::Relaxed));
+        let event = self.known(Kind::Event, raw).filter(|_| raw != 0).and_then(|word| self.get(word).ok());
+        event.is_some_and(|event| {
+            event.serial == serial
+                && event.records.count.load(Ordering::Acquire) == last.count.load(Ordering::Relaxed)
+                // SAFETY: the event is held.
+                && unsafe { (self.driver.cuEventQuery)(raw as *mut c_void) } == CUDA_SUCCESS
+        })
     }
 
     /// A stream, for the worker's own purposes: nothing is noted.
@@ -462,6 +525,7 @@ fn object(
         nodes: Nodes::default(),
         weight: OnceLock::new(),
         held,
+        records: Records::default(),
         driver,
         doomed,
     })

@@ -42,6 +42,11 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("soft-direct", "batches::contexts_are_attached_to", OF_LIBCUDA),
     ("soft-direct", "batches::pools_by_location", OF_LIBCUDA),
     ("soft-direct", "batches::small_questions_have_answers", OF_LIBCUDA),
+    ("soft-direct", "older::arrays_of_32_bits", OF_LIBCUDA),
+    ("soft-direct", "older::copies_of_32_bits", OF_LIBCUDA),
+    ("soft-direct", "older::addresses_that_do_not_fit", OF_LIBCUDA),
+    ("soft-direct", "older::sizes_that_do_not_fit", OF_LIBCUDA),
+    ("soft-direct", "older::no_dump_is_asked_for", OF_LIBCUDA),
 ];
 const OF_LIBCUDA: &str = "libcuda makes it of other functions, so the software GPU has none";
 const BOTH: &str = "";

@@ -23,6 +23,51 @@ fn trace(level: Option<&str>) -> Option<String> {
     std::fs::read_to_string(file).ok()
 }
 
+/// Runs a client that writes a timeline, and returns what stands in the file.
+fn timeline() -> (u32, serde_json::Value) {
+    let place = Place::new(env!("CARGO_BIN_EXE_conformance"));
+    let proxy = Proxy::start(&place, &["a"]);
+    let mut command = place.player(&["client"], &proxy.socket("a"));
+    command.env("BULKHEAD_TRACE_FILE", place.path().join("line")).env("BULKHEAD_TRACE", "timeline");
+    let mut client = Honest::from_command(command);
+    assert_eq!(client.ask("alloc 1000000000000"), "error 2");
+    assert_eq!(client.ask("compute"), "ok");
+    assert_eq!(client.ask("compute"), "ok");
+    client.quit();
+    proxy.stop();
+    let files = std::fs::read_dir(place.path()).expect("the place").filter_map(|entry| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        let process = name.strip_prefix("line.")?.strip_suffix(".json")?.parse().ok()?;
+        Some((process, std::fs::read_to_string(place.path().join(name)).ok()?))
+    });
+    let (process, text) = files.last().expect("a file");
+    (process, serde_json::from_str(&text).expect("JSON"))
+}
+
+#[test]
+fn a_timeline_has_each_call_at_its_time() {
+    let (process, events) = timeline();
+    let events = events.as_array().expect("an array of events");
+    assert!(events.iter().all(|event| event["pid"] == process && event["tid"].is_u64()), "{events:?}");
+    assert_eq!((&events[0]["ph"], &events[0]["name"]), (&"M".into(), &"process_name".into()));
+    let calls = &events[1..];
+    assert!(calls.iter().all(|call| call["ph"] == "X" && call["cat"] == "driver"), "{calls:?}");
+    let named = |name: &str| calls.iter().filter(|call| call["name"] == name).collect::<Vec<_>>();
+    let launches = named("cuLaunchKernel");
+    assert_eq!(launches.len(), 2, "{calls:?}");
+    assert_eq!((&launches[0]["args"]["posted"], &launches[0]["args"]["trips"]), (&1.into(), &0.into()));
+    let refused = named("cuMemAlloc_v2").into_iter().filter(|call| call["args"]["result"] != "CUDA_SUCCESS");
+    assert_eq!(refused.map(|call| &call["args"]["result"]).collect::<Vec<_>>(), ["CUDA_ERROR_OUT_OF_MEMORY"]);
+    // One thread makes these calls, one after the other.
+    let begin = |call: &serde_json::Value| call["ts"].as_f64().expect("a time");
+    let end = |call: &serde_json::Value| begin(call) + call["dur"].as_f64().expect("a duration");
+    let init = named("cuInit")[0];
+    assert_eq!(init["tid"], launches[0]["tid"]);
+    // A float holds microseconds since 1970 to a quarter of one.
+    assert!(end(init) <= begin(launches[0]) + 1.0 && end(launches[0]) <= begin(launches[1]) + 1.0, "{calls:?}");
+    assert!(begin(init) > 1e15, "microseconds since 1970");
+}
+
 /// Figures of each function: calls, failed, trips, posted, sent, received.
 fn figures(text: &str) -> BTreeMap<&str, Vec<u64>> {
     let rows = text.lines().skip_while(|line| !line.ends_with("function")).skip(1);

@@ -36,6 +36,16 @@ numbers! {
         PREFER_L1 = 2,
         PREFER_EQUAL = 3,
     }
+    /// What `cuCoredumpGetAttribute` is asked for.
+    coredump: u32 {
+        ENABLE_ON_EXCEPTION = 1,
+        TRIGGER_HOST = 2,
+        LIGHTWEIGHT = 3,
+        ENABLE_USER_TRIGGER = 4,
+        FILE = 5,
+        PIPE = 6,
+        GENERATION_FLAGS = 7,
+    }
     /// The width of shared memory's banks.
     shared_config: u32 {
         DEFAULT_BANK_SIZE = 0,

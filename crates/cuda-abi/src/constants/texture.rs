@@ -44,4 +44,8 @@ numbers! {
         NORMALIZED_COORDINATES = 2,
         SRGB = 16,
     }
+    /// Flags of binding an array to a texture reference.
+    texture_reference: u32 {
+        OVERRIDE_FORMAT = 1,
+    }
 }

@@ -30,10 +30,12 @@ pub enum Kind {
     MemHandle,
     ExternalMemory,
     ExternalSemaphore,
+    TexRef,
+    SurfRef,
 }
 
 impl Kind {
-    const ALL: [Kind; 18] = [
+    const ALL: [Kind; 20] = [
         Kind::Context,
         Kind::Module,
         Kind::Function,
@@ -52,6 +54,8 @@ impl Kind {
         Kind::MemHandle,
         Kind::ExternalMemory,
         Kind::ExternalSemaphore,
+        Kind::TexRef,
+        Kind::SurfRef,
     ];
 
     /// The kind of a C handle type of the table, as code generators need it.

@@ -104,6 +104,8 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Option<CudaResult> {
 
 #[inline]
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Option<CudaResult> {
+    // Whoever waits for an event comes by here, whatever event it is.
+    crate::pool::settle();
     is_shared(event).then(|| wait(check(event)?))
 }
 

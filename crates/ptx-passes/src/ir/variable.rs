@@ -12,6 +12,15 @@ pub struct Variable {
     pub relocations: Vec<Relocation>,
     /// Declared `.extern`: defined by another module, `size` may be 0.
     pub external: bool,
+    /// A reference to an image, which nobody reads or writes: its address is what names the image.
+    pub reference: Option<Reference>,
+}
+
+/// What a variable refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    Texture,
+    Surface,
 }
 
 /// A word of `width` bytes (4 or 8) at `offset` that must hold `target + addend`.

@@ -1,13 +1,14 @@
 //! Memory pools and stream-ordered allocation.
 //!
 //! Memory is handed out when the call is made, which is earlier than any stream can use it, and given back when the
-//! stream reaches the free. A pool therefore holds nothing back: its reserved memory is what is in use.
+//! stream reaches the free. A pool holds nothing back, and counts as the driver's would, which does.
 
 use std::sync::Arc;
 
 use cuda_abi::constants::{access, allocation_type, location, pool_attribute};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
+use cuda_abi::pool::Figures;
 use cuda_abi::types::*;
 use parking_lot::Mutex;
 
@@ -38,35 +39,29 @@ pub(crate) struct Pool {
 #[derive(Clone, Copy)]
 struct Usage {
     reuse: [i32; 3],
-    release_threshold: u64,
-    used: u64,
-    used_high: u64,
-    reserved_high: u64,
+    figures: Figures,
 }
 
 impl Pool {
     fn make(device: usize, is_default: bool, max_size: u64) -> Arc<Pool> {
-        let usage =
-            Mutex::new(Usage { reuse: [1; 3], release_threshold: 0, used: 0, used_high: 0, reserved_high: 0 });
+        let usage = Mutex::new(Usage { reuse: [1; 3], figures: Figures::default() });
         POOLS.insert_with(|handle| Pool { handle, device, is_default, max_size, usage }).1
     }
 
     fn take(&self, size: u64) -> CudaResult {
         let mut usage = self.usage.lock();
-        let used = usage.used.checked_add(size).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        if self.max_size != 0 && used > self.max_size {
+        let mut figures = usage.figures;
+        figures.take(size).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        if self.max_size != 0 && figures.used > self.max_size {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
-        usage.used = used;
-        usage.used_high = usage.used_high.max(used);
-        usage.reserved_high = usage.reserved_high.max(used);
+        usage.figures = figures;
         Ok(())
     }
 
     /// Memory of this pool was freed.
     pub(crate) fn returned(&self, size: u64) {
-        let mut usage = self.usage.lock();
-        usage.used = usage.used.saturating_sub(size);
+        self.usage.lock().figures.give(size);
     }
 
     pub(crate) fn handle(&self) -> u64 {
@@ -177,8 +172,14 @@ fn cuMemPoolDestroy(from: CUmemoryPool) -> CudaResult {
     POOLS.remove(of(from)).map(|_| ())
 }
 
-fn cuMemPoolTrimTo(from: CUmemoryPool, _keep: usize) -> CudaResult {
-    pool(from).map(|_| ())
+fn cuMemPoolTrimTo(from: CUmemoryPool, keep: usize) -> CudaResult {
+    pool(from)?.usage.lock().figures.trim(keep as u64);
+    Ok(())
+}
+
+/// Somebody has waited for the GPU: pools let go of what is beyond their thresholds.
+pub(crate) fn settle() {
+    POOLS.for_each(|pool| pool.usage.lock().figures.settle());
 }
 
 fn cuMemPoolGetAttribute(from: CUmemoryPool, attr: u32, value: Untyped) -> CudaResult {
@@ -189,10 +190,11 @@ fn cuMemPoolGetAttribute(from: CUmemoryPool, attr: u32, value: Untyped) -> CudaR
             // SAFETY: whether memory may be used again is an int.
             return unsafe { value.out::<i32>() }.put(policy);
         }
-        pool_attribute::RELEASE_THRESHOLD => usage.release_threshold,
-        pool_attribute::RESERVED_MEM_CURRENT | pool_attribute::USED_MEM_CURRENT => usage.used,
-        pool_attribute::RESERVED_MEM_HIGH => usage.reserved_high,
-        pool_attribute::USED_MEM_HIGH => usage.used_high,
+        pool_attribute::RELEASE_THRESHOLD => usage.figures.threshold,
+        pool_attribute::RESERVED_MEM_CURRENT => usage.figures.reserved,
+        pool_attribute::RESERVED_MEM_HIGH => usage.figures.reserved_high,
+        pool_attribute::USED_MEM_CURRENT => usage.figures.used,
+        pool_attribute::USED_MEM_HIGH => usage.figures.used_high,
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     };
     // SAFETY: sizes are 64-bit numbers.
@@ -211,18 +213,16 @@ fn cuMemPoolSetAttribute(from: CUmemoryPool, attr: u32, value: Untyped) -> CudaR
         }
         pool_attribute::RELEASE_THRESHOLD => {
             // SAFETY: sizes are 64-bit numbers.
-            usage.release_threshold = unsafe { value.value::<u64>() }.take()?
+            usage.figures.threshold = unsafe { value.value::<u64>() }.take()?
         }
         // High-water marks can only be set back to what is in use.
         pool_attribute::RESERVED_MEM_HIGH | pool_attribute::USED_MEM_HIGH => {
             // SAFETY: sizes are 64-bit numbers.
             valid(unsafe { value.value::<u64>() }.take()? == 0)?;
-            let used = usage.used;
-            *(if attr == pool_attribute::RESERVED_MEM_HIGH {
-                &mut usage.reserved_high
-            } else {
-                &mut usage.used_high
-            }) = used;
+            match attr {
+                pool_attribute::USED_MEM_HIGH => usage.figures.reset_used_high(),
+                _ => usage.figures.reset_reserved_high(),
+            }
         }
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
     }

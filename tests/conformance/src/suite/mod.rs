@@ -15,7 +15,9 @@ mod launches;
 mod managed;
 mod memory;
 mod modules;
+mod older;
 mod pools;
+mod references;
 mod remembered;
 mod streams;
 
@@ -59,6 +61,8 @@ const FAMILIES: &[&[Test]] = &[
     managed::TESTS,
     batches::TESTS,
     pools::TESTS,
+    older::TESTS,
+    references::TESTS,
     streams::TESTS,
     modules::TESTS,
     remembered::TESTS,

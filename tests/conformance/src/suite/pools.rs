@@ -17,6 +17,7 @@ super::tests! {
     memory_in_the_order_of_a_stream,
     blocks_of_a_pool_are_freed_once,
     a_pool_counts,
+    a_pool_counts_what_it_keeps,
     a_pool_of_ones_own,
     blocks_of_a_pool_and_others_mix,
     addresses_are_reserved,
@@ -88,6 +89,60 @@ fn a_pool_counts(gpu: &Driver) {
     ok!(gpu, cuMemPoolSetAttribute(pool, pool_attribute::RELEASE_THRESHOLD, (&raw mut threshold).cast()));
     assert_eq!(attribute(gpu, pool, pool_attribute::RELEASE_THRESHOLD), 1 << 30);
     ok!(gpu, cuMemPoolTrimTo(pool, 0));
+}
+
+/// A pool takes memory in large pieces, and keeps it until it is trimmed or, beyond its threshold, until somebody waits.
+fn a_pool_counts_what_it_keeps(gpu: &Driver) {
+    context(gpu);
+    let location = CUmemLocation { kind: location::DEVICE, id: 0 };
+    let props = CUmemPoolProps { alloc_type: allocation_type::PINNED, location, ..Default::default() };
+    let mut pool = null_mut();
+    ok!(gpu, cuMemPoolCreate(&mut pool, &props));
+    let figures = || {
+        let [reserved, used] = [pool_attribute::RESERVED_MEM_CURRENT, pool_attribute::USED_MEM_CURRENT];
+        (attribute(gpu, pool, reserved), attribute(gpu, pool, used))
+    };
+    let take = |bytes: usize| {
+        let mut block = 0;
+        ok!(gpu, cuMemAllocFromPoolAsync(&mut block, bytes, pool, DEFAULT_STREAM));
+        block
+    };
+    let everything = || ok!(gpu, cuCtxSynchronize());
+    assert_eq!(figures(), (0, 0));
+    let mut threshold = u64::MAX;
+    ok!(gpu, cuMemPoolSetAttribute(pool, pool_attribute::RELEASE_THRESHOLD, (&raw mut threshold).cast()));
+    let first = take(1024);
+    let (piece, used) = figures();
+    assert!(used == 1024 && piece > used, "{piece} {used}");
+    let second = take(2048);
+    assert_eq!(figures(), (piece, 3072));
+    ok!(gpu, cuMemFreeAsync(first, DEFAULT_STREAM));
+    ok!(gpu, cuMemFreeAsync(second, DEFAULT_STREAM));
+    everything();
+    assert_eq!(figures(), (piece, 0), "below the threshold it keeps what it has");
+    ok!(gpu, cuMemPoolTrimTo(pool, 1));
+    assert_eq!(figures(), (piece, 0));
+    ok!(gpu, cuMemPoolTrimTo(pool, 0));
+    assert_eq!(figures(), (0, 0));
+    assert_eq!(attribute(gpu, pool, pool_attribute::RESERVED_MEM_HIGH), piece);
+    assert_eq!(attribute(gpu, pool, pool_attribute::USED_MEM_HIGH), 3072);
+    for high in [pool_attribute::RESERVED_MEM_HIGH, pool_attribute::USED_MEM_HIGH] {
+        let (mut zero, mut one) = (0u64, 1u64);
+        answers!(gpu, CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAttribute(pool, high, (&raw mut one).cast()));
+        ok!(gpu, cuMemPoolSetAttribute(pool, high, (&raw mut zero).cast()));
+        assert_eq!(attribute(gpu, pool, high), 0);
+    }
+    threshold = 0;
+    ok!(gpu, cuMemPoolSetAttribute(pool, pool_attribute::RELEASE_THRESHOLD, (&raw mut threshold).cast()));
+    let kept = take(1024);
+    let large = take(piece as usize);
+    assert_eq!(figures(), (2 * piece, piece + 1024));
+    ok!(gpu, cuMemFreeAsync(large, DEFAULT_STREAM));
+    everything();
+    everything();
+    assert_eq!(figures(), (piece, 1024), "what is in use stays, and no more");
+    ok!(gpu, cuMemFreeAsync(kept, DEFAULT_STREAM));
+    ok!(gpu, cuMemPoolDestroy(pool));
 }
 
 fn a_pool_of_ones_own(gpu: &Driver) {

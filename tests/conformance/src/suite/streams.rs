@@ -30,6 +30,7 @@ super::tests! {
     host_functions_run_in_order,
     stream_callbacks_get_their_stream,
     words_written_and_waited_for,
+    what_was_waited_for_is_done,
     many_threads_at_once,
     synchronising_waits_for_everything,
 }
@@ -316,6 +317,30 @@ fn words_written_and_waited_for(gpu: &Driver) {
     ok!(gpu, cuStreamWaitValue64_v2(first, word + 8, 99, wait_value::EQ));
     ok!(gpu, cuStreamSynchronize(first));
     assert_eq!(download::<u32>(gpu, word, 4), [6, 0, 99, 0]);
+}
+
+/// Whoever has waited does not hear afterwards that the stream is at work still.
+fn what_was_waited_for_is_done(gpu: &Driver) {
+    context(gpu);
+    let (queue, done, nothing) = (stream(gpu, NON_BLOCKING), event(gpu, 0), kernel(gpu, "nothing"));
+    for _ in 0..500 {
+        assert_eq!(launch(gpu, nothing, 1, 1, queue, &[]), 0);
+        ok!(gpu, cuStreamSynchronize(queue));
+        ok!(gpu, cuStreamQuery(queue));
+        assert_eq!(launch(gpu, nothing, 1, 1, queue, &[]), 0);
+        ok!(gpu, cuEventRecord(done, queue));
+        ok!(gpu, cuEventSynchronize(done));
+        ok!(gpu, cuStreamQuery(queue));
+    }
+    // As one that looks again and again does.
+    for _ in 0..500 {
+        assert_eq!(launch(gpu, nothing, 1, 1, queue, &[]), 0);
+        ok!(gpu, cuEventRecord(done, queue));
+        while code!(gpu, cuEventQuery(done)) == CUDA_ERROR_NOT_READY {
+            std::thread::yield_now();
+        }
+        ok!(gpu, cuStreamQuery(queue));
+    }
 }
 
 fn many_threads_at_once(gpu: &Driver) {

@@ -59,7 +59,11 @@ impl Params {
             NodeParams::Host { id } => Params::Host(id),
             NodeParams::Graph { graph } => Params::Graph(worker.handles.find(graph)?),
             NodeParams::Empty {} => Params::Empty,
-            NodeParams::EventRecord { event } => Params::EventRecord(worker.handles.find(event)?),
+            NodeParams::EventRecord { event } => {
+                let event = worker.handles.find(event)?;
+                event.is_recorded_by_graphs();
+                Params::EventRecord(event)
+            }
             NodeParams::EventWait { event } => Params::EventWait(worker.handles.find(event)?),
             NodeParams::Conditional { handle, kind, size } => Params::Conditional { handle, kind, size },
         })
