@@ -537,3 +537,23 @@ impl AdminClient {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hardly any bytes are a request by chance: what the fuzz target begins with is one, or an answer, and settings are valid.
+    #[test]
+    fn the_fuzz_targets_seeds_are_messages() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/admin_request");
+        for entry in std::fs::read_dir(seeds).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read(&path).unwrap();
+            match (serde_json::from_slice::<Request>(&text), serde_json::from_slice::<Answer>(&text)) {
+                (Ok(Request::CreateZone { settings, .. }), _) => settings.check().unwrap(),
+                (Err(request), Err(answer)) => panic!("{}: {request}; {answer}", path.display()),
+                _ => {}
+            }
+        }
+    }
+}

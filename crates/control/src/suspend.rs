@@ -43,6 +43,9 @@ pub struct Suspension {
 #[derive(Default)]
 struct Waiting {
     threads: u32,
+    /// How often threads were let go on. One that wakes up when the worker is suspended again knows by this that it has not asked
+    /// for the end of this suspension yet.
+    resumptions: u64,
 }
 
 /// Leave to call the driver, until dropped.
@@ -132,14 +135,18 @@ impl Suspension {
         slot
     }
 
+    /// Until the end of this suspension. The worker may be suspended again by then: who still wants to enter asks again, because
+    /// the broker was asked for the end of this one only.
     #[cold]
     fn wait(&self, ask: &impl Fn()) {
         let mut waiting = self.lock.lock();
-        waiting.threads += 1;
-        if self.wanted.load(Ordering::SeqCst) {
-            ask();
+        if !self.wanted.load(Ordering::SeqCst) {
+            return;
         }
-        while self.wanted.load(Ordering::SeqCst) {
+        let this = waiting.resumptions;
+        waiting.threads += 1;
+        ask();
+        while waiting.resumptions == this {
             self.resumed.wait(&mut waiting);
         }
         waiting.threads -= 1;
@@ -181,8 +188,12 @@ impl Suspension {
 
     /// Lets threads call the driver again.
     pub fn resume(&self) {
-        let _guard = self.lock.lock();
+        self.let_go(&mut self.lock.lock());
+    }
+
+    fn let_go(&self, waiting: &mut Waiting) {
         self.wanted.store(false, Ordering::SeqCst);
+        waiting.resumptions += 1;
         self.resumed.notify_all();
     }
 
@@ -220,6 +231,27 @@ mod tests {
         enters.recv().unwrap();
         thread.join().unwrap();
         assert!(suspension.suspend(Duration::ZERO), "nobody is inside");
+    }
+
+    /// The broker was asked for the end of the first suspension, and knows nothing of a thread that waits in the second.
+    #[test]
+    fn a_thread_that_wakes_up_in_the_next_suspension_asks_again() {
+        let suspension = Arc::new(Suspension::default());
+        assert!(suspension.suspend(Duration::ZERO));
+        let (asked, asks) = mpsc::channel();
+        let other = suspension.clone();
+        let thread = std::thread::spawn(move || drop(other.enter(|| asked.send(()).unwrap())));
+        asks.recv().unwrap();
+        {
+            // Nobody wakes up before this is let go of.
+            let mut waiting = suspension.lock.lock();
+            assert_eq!(waiting.threads, 1);
+            suspension.let_go(&mut waiting);
+            assert!(suspension.suspend(Duration::ZERO));
+        }
+        asks.recv_timeout(Duration::from_secs(60)).expect("asks for the end of the second suspension");
+        suspension.resume();
+        thread.join().unwrap();
     }
 
     #[test]

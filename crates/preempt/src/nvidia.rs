@@ -15,7 +15,7 @@ use crate::rm::{Calls, Class, DisableChannels, HandleInfo, KnownDriver, MAX_CHAN
 
 /// As many objects as are kept of one worker: more than contexts that fit on any GPU have. Those of contexts that are gone are dropped
 /// at the next look, which the broker sees to.
-const MAX_OBJECTS: usize = 16_384;
+pub const MAX_OBJECTS: usize = 16_384;
 
 /// A worker's objects, and the descriptor that gives a right over them.
 pub struct Nvidia<F = OwnedFd> {

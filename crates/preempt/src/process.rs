@@ -79,15 +79,20 @@ pub fn serve(socket: OwnedFd, driver: Option<KnownDriver>) -> io::Result<()> {
 /// Answers the broker. It waits for some answers, and takes them soon; who does not take those does without, as waiting for it
 /// would keep a worker's memory. Of others nobody misses one.
 fn send(socket: &OwnedFd, reply: &Reply) {
-    const TRIES: u32 = 50;
     const PAUSE: Duration = Duration::from_millis(1);
+    send_after(socket, reply, || std::thread::sleep(PAUSE));
+}
+
+/// The same, with a pause before each further try.
+fn send_after(socket: &OwnedFd, reply: &Reply, mut pause: impl FnMut()) {
+    const TRIES: u32 = 50;
     if reply.kind == kind::OBJECT && reply.result().is_ok() {
         return;
     }
     let is_waited_for = matches!(reply.kind, kind::STOP | kind::RESUME | kind::PING);
     for _ in 0..if is_waited_for { TRIES } else { 1 } {
         match packet::send_now(socket, reply.as_bytes(), &[]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => pause(),
             _ => return,
         }
     }

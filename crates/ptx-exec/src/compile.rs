@@ -93,14 +93,8 @@ fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
     out
 }
 
-/// Compiles a kernel with everything it can reach.
-pub(crate) fn compile(
-    module: &Module,
-    reach: &Reach,
-    threads: Threads,
-    checked: bool,
-) -> Result<Image, CompileError> {
-    let isa = isa()?;
+/// What the functions of a kernel share.
+fn unit<'m>(module: &'m Module, reach: &'m Reach, threads: Threads, checked: bool) -> Unit<'m> {
     let mut shared = vec![None; module.shared.len()];
     for (index, offset) in &reach.shared {
         shared[*index] = Some(*offset);
@@ -108,7 +102,7 @@ pub(crate) fn compile(
     let pauses = if threads == Threads::Interleaved { pauses::of(module, reach) } else { None };
     let kernel = reach.functions[0];
     let frame = pauses.as_ref().map(|pauses| interleave::frame(module, kernel, pauses, reach.local_bytes));
-    let unit = Unit {
+    Unit {
         module,
         reach,
         shared,
@@ -119,7 +113,18 @@ pub(crate) fn compile(
         frame,
         checked,
         has_fma: std::arch::is_x86_feature_detected!("fma"),
-    };
+    }
+}
+
+/// Compiles a kernel with everything it can reach.
+pub(crate) fn compile(
+    module: &Module,
+    reach: &Reach,
+    threads: Threads,
+    checked: bool,
+) -> Result<Image, CompileError> {
+    let isa = isa()?;
+    let unit = unit(module, reach, threads, checked);
     let frame_bytes = unit.frame.map_or(0, |(bytes, _)| bytes);
     let mut image = Image {
         bytes: Vec::new(),
@@ -177,5 +182,66 @@ fn relocated_function(function: &Function, target: &FinalizedRelocTarget) -> Opt
             Some(function.params.user_named_funcs()[*name].index as usize)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a kernel becomes that does this to the memory at `%rd1`, before the code generator has its way with it.
+    fn lowered(body: &str) -> Function {
+        let text = format!(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry kernel(.param .u64 place)\n{{\n\
+             .reg .b16 %h<8>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .b64 %rd<8>; .reg .b128 %q<2>;\n\
+             ld.param.u64 %rd1, [place];\n{body}\nret;\n}}\n"
+        );
+        let module = ptx_passes::build(&ptx::parse(&text).unwrap()).unwrap();
+        let reach = ptx_passes::reach::reach(&module, 0);
+        let unit = unit(&module, &reach, Threads::Interleaved, false);
+        let function = &module.functions[0];
+        let mut frontend = FunctionBuilderContext::new();
+        let mut out = shell(0, function);
+        let builder = FunctionBuilder::new(&mut out, &mut frontend);
+        let body = function.body.as_ref().unwrap();
+        Lower::lower(builder, &unit, function, body).finalize(isa().unwrap().frontend_config());
+        out
+    }
+
+    /// Accesses of memory that may fault, which that of the kernel is and that of the runtime is not.
+    fn accesses(body: &str) -> Vec<String> {
+        let function = lowered(body);
+        let insts = function.layout.blocks().flat_map(|block| function.layout.block_insts(block));
+        let of = |inst| {
+            let (dfg, opcode) = (&function.dfg, function.dfg.insts[inst].opcode());
+            let flags = dfg.insts[inst].memflags_data(dfg)?;
+            if flags.notrap() || !opcode.can_load() && !opcode.can_store() {
+                return None;
+            }
+            let value = if opcode.can_store() { dfg.inst_args(inst)[0] } else { dfg.inst_results(inst)[0] };
+            Some(format!("{opcode} {}", dfg.value_type(value)))
+        };
+        insts.filter_map(of).collect()
+    }
+
+    #[test]
+    fn strong_vectors_are_one_access() {
+        for (text, wanted) in [
+            ("ld.relaxed.gpu.global.v2.u32 {%r1, %r2}, [%rd1];", "atomic_load i64"),
+            ("ld.volatile.global.v2.f32 {%f1, %f2}, [%rd1];", "atomic_load i64"),
+            ("ld.acquire.gpu.global.v4.u16 {%h1, %h2, %h3, %h4}, [%rd1];", "atomic_load i64"),
+            ("ld.global.cg.v2.u64 {%rd2, %rd3}, [%rd1];", "load i64x2"),
+            ("ld.relaxed.gpu.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];", "load i64x2"),
+            ("ld.relaxed.gpu.v2.b64 {%rd2, _}, [%rd1];", "load i64x2"),
+            ("ld.relaxed.gpu.global.b128 %q1, [%rd1];", "load i64x2"),
+            ("st.relaxed.gpu.global.v2.u32 [%rd1], {%r1, 7};", "store i64"),
+            ("st.volatile.global.v4.f32 [%rd1], {%f1, %f2, %f3, %f4};", "store i64x2"),
+            ("st.release.gpu.global.v2.u64 [%rd1], {%rd2, %rd3};", "store i64x2"),
+            ("st.volatile.global.v4.u8 [%rd1], {%h1, %h2, %h3, %h4};", "store i32"),
+            ("st.relaxed.gpu.global.b128 [%rd1], %q1;", "store i64x2"),
+        ] {
+            assert_eq!(accesses(text), [wanted], "{text}");
+        }
+        assert_eq!(accesses("ld.global.v2.u32 {%r1, %r2}, [%rd1];").len(), 2, "others need not be");
     }
 }

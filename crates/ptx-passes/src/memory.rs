@@ -38,6 +38,12 @@ fn is_strong(word: &str) -> bool {
     matches!(word, "volatile" | "relaxed" | "acquire" | "release" | "acq_rel" | "mmio" | "weak" | "sc" | "seq_cst")
 }
 
+/// Caches that programs ask for when they pass values between blocks: of those that threads share, or none at all. Older versions of
+/// CUB look back with these alone, and expect of vectors what it expects of relaxed ones.
+fn is_shared_cache(word: &str) -> bool {
+    matches!(word, "cg" | "cv")
+}
+
 impl<'a> Builder<'_, 'a> {
     /// Takes the state space out of the modifiers.
     pub(crate) fn space(&self, form: &mut Form<'a>) -> Result<Space> {
@@ -71,7 +77,7 @@ impl<'a> Builder<'_, 'a> {
                 "v4" => width = 4,
                 "v8" => width = 8,
                 _ if is_strong(word) => strong |= word != "weak",
-                _ if is_advice(word) => {}
+                _ if is_advice(word) => strong |= is_shared_cache(word),
                 _ => return CheckError::unsupported(format!("modifier .{word}")),
             }
         }

@@ -24,11 +24,6 @@ use preempt::rm::{Class, Object};
 const MESSAGES_PER_TURN: usize = 1024;
 /// More clients than any driver library has.
 const MAX_CLIENTS: usize = 16;
-/// After so many objects of a worker the preemptor is to look which of them are still there: contexts that come and go leave
-/// theirs behind.
-const LOOK_AFTER: u32 = 1024;
-/// What drivers give by themselves.
-const USUAL_SLICE: Duration = Duration::from_micros(2_048);
 
 impl Broker {
     /// Starts the test, and then the preemptor, when it is time.
@@ -270,19 +265,11 @@ impl Broker {
                 let [client, parent, handle, class, engine] = words;
                 let object = Object { client, parent, handle, class, engine, descriptor: -1 };
                 self.try_tell_preemptor(Request::of_object(id, object));
-                let told = self.preemption.told.entry(id).or_default();
-                *told = (*told + 1) % LOOK_AFTER;
-                if *told == 0 {
-                    let slice = self.preemption.slices.get(&id).copied().unwrap_or(USUAL_SLICE);
-                    self.set_slice(id, slice);
-                } else if let Some(slice) = self.preemption.slices.get(&id).copied()
-                    && object.kind() == Some(Class::ChannelGroup)
-                {
+                if let Some(slice) = self.preemption.told_of(id, object.kind() == Some(Class::ChannelGroup)) {
                     self.set_slice(id, slice);
                 }
             }
-            // Once for each time that it is asked. Of what was left out it is asked again.
-            _ if self.preemption.left_out.remove(&id) || !self.preemption.announced.insert(id) => {}
+            _ if !self.preemption.has_announced(id) => {}
             _ => {
                 self.scheduler.set_stoppable(id, self.preemption.can_stop(id));
                 self.set_stopped(id);

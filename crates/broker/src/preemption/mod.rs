@@ -39,6 +39,11 @@ const DYING: Duration = Duration::from_millis(10);
 const CALL_TIMEOUT: Duration = Duration::from_millis(200);
 /// How often a worker that serves a client is asked for its channels until it tells: what it told while it changed brokers is lost.
 const ASK: Duration = Duration::from_millis(500);
+/// After so many objects of a worker the preemptor is to look which of them are still there: contexts that come and go leave
+/// theirs behind.
+const LOOK_AFTER: u32 = 1024;
+/// What drivers give by themselves.
+const USUAL_SLICE: Duration = Duration::from_micros(2_048);
 /// A driver on a busy node takes seconds to start, twice.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -162,8 +167,52 @@ impl Preemption {
         self.preempted.contains(&id)
     }
 
+    /// A worker tells of an object, perhaps a group of channels. Answers the slice that is to be set now, at which the preemptor looks
+    /// which objects of this worker are still there.
+    fn told_of(&mut self, id: u64, is_group: bool) -> Option<Duration> {
+        let told = self.told.entry(id).or_default();
+        *told = (*told + 1) % LOOK_AFTER;
+        let slice = self.slices.get(&id).copied();
+        if *told == 0 { slice.or(Some(USUAL_SLICE)) } else { slice.filter(|_| is_group) }
+    }
+
+    /// A worker says that it has told of everything. That counts once, and not if something of it was left out: then it is asked
+    /// again.
+    fn has_announced(&mut self, id: u64) -> bool {
+        !self.left_out.remove(&id) && self.announced.insert(id)
+    }
+
     /// Can the work of this worker be taken off the GPU?
     pub(crate) fn can_stop(&self, id: u64) -> bool {
         self.preemptor.is_some() && self.announced.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of contexts that are gone the preemptor would keep so much that it has no place for channels that are there.
+    #[test]
+    fn who_tells_without_end_is_looked_at_again_and_again() {
+        let mut preemption = Preemption::new();
+        let looks = |preemption: &mut Preemption, is_group| {
+            (0..10 * LOOK_AFTER).filter_map(|_| preemption.told_of(1, is_group)).collect::<Vec<_>>()
+        };
+        assert_eq!(looks(&mut preemption, false), [USUAL_SLICE; 10]);
+        let own = Duration::from_micros(7);
+        preemption.slices.insert(1, own);
+        assert_eq!(looks(&mut preemption, false), [own; 10], "it keeps the slice that it has");
+        assert!(preemption.told_of(1, true) == Some(own) && preemption.told_of(2, true).is_none());
+        assert!(LOOK_AFTER < preempt::nvidia::MAX_OBJECTS as u32);
+    }
+
+    #[test]
+    fn who_is_left_out_has_not_told_of_everything_and_nobody_does_so_twice() {
+        let mut preemption = Preemption::new();
+        preemption.left_out.insert(1);
+        let said: Vec<bool> = (0..4).map(|_| preemption.has_announced(1)).collect();
+        assert_eq!(said, [false, true, false, false]);
+        assert!(preemption.has_announced(2));
     }
 }

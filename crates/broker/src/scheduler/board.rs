@@ -439,4 +439,29 @@ mod tests {
         page.gpu(1).set_report(report);
         assert!(on.seen(page.gpu(1)).held && !on.is_unheard(page.gpu(1)));
     }
+    /// Of one whose work is put on the GPU again and again, as it has us do by announcing itself, nothing changes.
+    #[test]
+    fn who_has_something_said_about_it_again_and_again_is_still_silent() {
+        let (shared, bell) = (Arc::<Shared>::default(), super::super::eventfd().unwrap());
+        let poke = super::super::eventfd().unwrap();
+        let mut board = Board::new(shared.clone(), poke, bell, None).unwrap();
+        let mut worker = Worker::new(1, &[0], words(), super::super::eventfd().unwrap());
+        worker.gpus().for_each(|(on, words)| {
+            words.count_work();
+            on.seen(words);
+            on.set(words, DispatchState::Closed);
+            on.set_at = Instant::now().checked_sub(2 * SILENCE).unwrap();
+        });
+        board.workers.insert(7, worker);
+        shared.inbox.lock().extend([Command::Off(7, false), Command::Frozen(7, false)]);
+        board.take_commands();
+        board.judge(board.now());
+        assert_eq!(shared.decisions.lock().verdicts, [(7, Verdict::Silent)]);
+        // What does change is no reason to end it.
+        board.workers.values_mut().for_each(|worker| worker.condemned = false);
+        shared.inbox.lock().extend([Command::Off(7, true), Command::Off(7, false)]);
+        board.take_commands();
+        board.judge(board.now());
+        assert_eq!(shared.decisions.lock().verdicts.len(), 1);
+    }
 }

@@ -182,3 +182,29 @@ fn nobody_names_objects_of_others() {
     assert!(matches!(worker.add(object(0x999, 0x10, 0xc86f, 1)), Err(NotTaken::Unknown(_))));
     assert!(matches!(worker.add(object(0x100, 0x10, 0x3e, 1)), Err(NotTaken::Class(0x3e))));
 }
+
+/// Each look drops what is gone, so contexts that come and go take no places of those that are there.
+#[test]
+fn dead_handles_hide_no_channels() {
+    const LOOK_AFTER: usize = 1024;
+    let known = [(2, (1, 0x2080)), (0x10, (1, 0xa06c)), (0x100, (0x10, 0xc86f))];
+    let rm = || Rm { objects: known.into(), ..Rm::default() };
+    let mut worker = worker(1, None);
+    worker.release();
+    let mut refused = 0;
+    for at in 0..MAX_OBJECTS + LOOK_AFTER {
+        // Nobody can say yet that these are not there.
+        let dead = object(0x10_0000 + at as u32, 0x10, 0xc86f, 0);
+        refused += usize::from(worker.add(dead).is_err());
+        if at % LOOK_AFTER == 0 {
+            worker.lend(rm());
+            worker.set_slice(Duration::from_millis(2)).unwrap();
+            worker.release();
+        }
+    }
+    assert_eq!(refused, 0);
+    worker.add(object(0x100, 0x10, 0xc86f, 0)).unwrap();
+    worker.lend(rm());
+    worker.stop().unwrap();
+    assert_eq!(*worker.rm().disabled.borrow(), [0x100].into());
+}

@@ -112,3 +112,46 @@ fn what_is_no_descriptor_of_the_driver_is_refused() {
     assert!(preemptor.tell(99).is_err());
     end(worker);
 }
+
+/// A worker that has fallen tells of objects without end, each of which is refused; the broker waits for the answer about another.
+#[test]
+fn answers_that_are_waited_for_are_not_lost_in_a_flood() {
+    let (ours, brokers) = packet::pair().unwrap();
+    let receive = |kinds: &mut Vec<u32>| {
+        rustix::io::ioctl_fionbio(&brokers, true).unwrap();
+        let mut buffer = [0; size_of::<Reply>()];
+        while let Ok(received) = packet::receive(&brokers, &mut buffer) {
+            kinds.push(Reply::read_from_bytes(&buffer[..received.len]).unwrap().kind);
+        }
+    };
+    let reply = |kind, result| Reply::new(&Request::new(kind, 1, 0), 0, result);
+    let flood = || {
+        let refused = reply(kind::OBJECT, Err("too many objects".to_owned()));
+        while packet::send_now(&ours, refused.as_bytes(), &[]).is_ok() {}
+    };
+    for kind in [kind::STOP, kind::RESUME, kind::PING] {
+        flood();
+        let mut taken = Vec::new();
+        send_after(&ours, &reply(kind, Ok(())), || receive(&mut taken));
+        assert!(
+            taken.len() > 1 && taken.iter().all(|taken| *taken == kind::OBJECT),
+            "the broker takes what is there"
+        );
+        taken.clear();
+        receive(&mut taken);
+        assert_eq!(taken, [kind]);
+    }
+    // Nobody waits for others, and of objects that were taken nobody wants to hear.
+    send(&ours, &reply(kind::OBJECT, Ok(())));
+    let mut taken = Vec::new();
+    receive(&mut taken);
+    assert!(taken.is_empty(), "{taken:?}");
+    flood();
+    let mut pauses = 0;
+    send_after(&ours, &reply(kind::SLICE, Ok(())), || pauses += 1);
+    assert!(pauses <= 1);
+    // Nor is anybody waited for who takes nothing at all.
+    send_after(&ours, &reply(kind::STOP, Ok(())), || pauses += 1);
+    receive(&mut taken);
+    assert!(taken.iter().all(|taken| *taken == kind::OBJECT));
+}

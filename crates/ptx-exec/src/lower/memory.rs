@@ -20,9 +20,9 @@ const _: () = assert!(window::BASE == window::SIZE && window::SIZE.is_power_of_t
 /// A checked place in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    pointer: Value,
-    offset: i32,
-    flags: MemFlagsData,
+    pub(super) pointer: Value,
+    pub(super) offset: i32,
+    pub(super) flags: MemFlagsData,
 }
 
 impl Place {
@@ -217,19 +217,16 @@ impl Lower<'_, '_> {
         Place { pointer, offset: 0, flags: trusted() }
     }
 
-    pub(crate) fn load(&mut self, space: Space, ty: Type, volatile: bool, dst: &[Option<Reg>], address: Address) {
+    pub(crate) fn load(&mut self, space: Space, ty: Type, strong: bool, dst: &[Option<Reg>], address: Address) {
         let bytes = ty.bytes();
         let place = self.place(space, address, bytes * dst.len() as u32, false);
+        if strong {
+            return self.strong_load(place, ty, dst);
+        }
         for (index, reg) in dst.iter().enumerate() {
             let class = self.memory_class(ty, *reg);
             let at = place.offset + index as i32 * bytes as i32;
-            let value = if volatile && ty.bits() <= 64 {
-                // Never merged with another load, nor moved.
-                let pointer = self.b.ins().iadd_imm_s(place.pointer, i64::from(at));
-                self.b.ins().atomic_load(machine(untyped(ty)), place.flags, pointer)
-            } else {
-                self.b.ins().load(class, place.flags, place.pointer, at)
-            };
+            let value = self.b.ins().load(class, place.flags, place.pointer, at);
             if let Some(reg) = reg {
                 self.set(*reg, value, ty);
             }
@@ -245,8 +242,13 @@ impl Lower<'_, '_> {
         }
     }
 
-    pub(crate) fn store(&mut self, space: Space, ty: Type, src: &[Operand], address: Address) {
+    pub(crate) fn store(&mut self, space: Space, ty: Type, strong: bool, src: &[Operand], address: Address) {
         let bytes = ty.bytes();
+        if strong {
+            let words = self.strong_words(ty, src);
+            let place = self.place(space, address, bytes * src.len() as u32, true);
+            return self.strong_store(place, &words);
+        }
         let values: Vec<Value> = src
             .iter()
             .map(|operand| match operand {

@@ -17,6 +17,7 @@ mod merge;
 mod registers;
 mod runtime;
 mod special;
+mod strong;
 mod sync;
 
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -240,7 +241,7 @@ impl<'f, 'm> Lower<'f, 'm> {
                 self.set_number(combined, *to, *dst);
             }
             ir::Op::Load { space, ty, volatile, dst, address } => self.load(*space, *ty, *volatile, dst, *address),
-            ir::Op::Store { space, ty, src, address, volatile: _ } => self.store(*space, *ty, src, *address),
+            ir::Op::Store { space, ty, src, address, volatile } => self.store(*space, *ty, *volatile, src, *address),
             ir::Op::Atomic { space, op, ty, dst, address, src, swap } => {
                 self.atomic(*space, *op, *ty, *dst, *address, *src, *swap);
             }

@@ -370,4 +370,62 @@ mod tests {
         assert_eq!(numbers.map(|number| exporting.end(number)), [false, false, true]);
         assert!(exporting.end(next) && !exporting.end(next));
     }
+    /// While the driver describes the memory, another thread frees the block and gets another one at its address.
+    #[test]
+    fn an_export_is_of_the_block_that_was_there_when_it_began() {
+        use std::cell::RefCell;
+        use std::sync::atomic::{AtomicU8, Ordering};
+
+        use control::BrokerLink;
+        use control::messages::{ToWorker, code, to_broker, to_worker};
+
+        type Meanwhile = Box<dyn FnOnce()>;
+        thread_local! {
+            static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
+        }
+
+        unsafe extern "C" fn retain(_: *mut u64, _: *mut c_void) -> CUresult {
+            CUDA_SUCCESS
+        }
+
+        unsafe extern "C" fn describe(file: *mut c_void, _: u64, _: u32, _: u64) -> CUresult {
+            let memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            // SAFETY: the caller's output, for a descriptor.
+            unsafe { *file.cast::<i32>() = std::os::fd::IntoRawFd::into_raw_fd(memory) };
+            MEANWHILE.take().into_iter().for_each(|meanwhile| meanwhile());
+            CUDA_SUCCESS
+        }
+
+        const LEN: u64 = 4 << 20;
+        let tokens = Arc::new(AtomicU8::new(0));
+        let given = tokens.clone();
+        let link = BrokerLink::in_process(Box::new(move |message| {
+            let mut answer = ToWorker::new(to_worker::REPLY);
+            if message.kind == to_broker::EXPORT {
+                let number = given.fetch_add(1, Ordering::Relaxed) + 1;
+                (answer.code, answer.token) = (code::GRANTED, [number; 16]);
+            }
+            (answer, Vec::new())
+        }));
+        let mut driver = crate::test_driver::driver();
+        driver.cuMemRetainAllocationHandle = retain;
+        driver.cuMemExportToShareableHandle = describe;
+        let backend = control::backend::Backend::Nvidia { library: "".into(), devices: Vec::new() };
+        let gpus = Arc::new(crate::Gpus::new(&backend, Vec::new()));
+        let memory = Arc::new(Memory::new(Arc::new(driver), gpus, Arc::new(link)));
+
+        let address = memory.allocate(0, 1, LEN).unwrap();
+        let other = memory.clone();
+        MEANWHILE.set(Some(Box::new(move || {
+            let again = move || {
+                other.free(address, 1, || Ok(())).unwrap();
+                other.allocate(0, 1, LEN).unwrap()
+            };
+            assert_eq!(std::thread::spawn(again).join().unwrap(), address);
+        })));
+        assert_eq!(memory.export(address, LEN, shared::MEMORY), Err(INVALID));
+        assert!(memory.state().exports.is_empty(), "the new block is not exported");
+        assert_eq!(memory.export(address, LEN, shared::MEMORY), Ok([2; 16]));
+        assert_eq!(memory.export(address, LEN, shared::MEMORY), Ok([2; 16]), "and once");
+    }
 }

@@ -175,8 +175,8 @@ pub(crate) fn find_in_clone(
     GraphFindInClone { node, clone }: GraphFindInClone,
     reply: Reply<'_, '_, GraphFindInClone>,
 ) -> Outcome {
-    let (original, cloned) = (worker.handles.find(node)?, worker.handles.find(clone)?);
     let _graphs = worker.graphs.at_work();
+    let (original, cloned) = (worker.handles.find(node)?, worker.handles.find(clone)?);
     worker.handles.room()?;
     let mut found = std::ptr::null_mut();
     let (raw, cloned_raw) = (original.raw as CUgraphNode, cloned.raw as CUgraph);
@@ -186,11 +186,14 @@ pub(crate) fn find_in_clone(
 }
 
 pub(crate) fn child(worker: &Worker, GraphChild { node }: GraphChild, reply: Reply<'_, '_, GraphChild>) -> Outcome {
-    let node = worker.handles.find(node)?;
     let _graphs = worker.graphs.at_work();
+    let node = worker.handles.find(node)?;
     worker.handles.room()?;
     let mut inside = std::ptr::null_mut();
     // SAFETY: the node was checked; the output is a local.
     succeed(unsafe { (worker.driver.cuGraphChildGraphNodeGetGraph)(node.raw as CUgraphNode, &mut inside) })?;
     reply.send(&ChildFound { graph: Typed(inner_graph(worker, &node, inside)?) })
 }
+
+#[cfg(test)]
+mod tests;
