@@ -16,6 +16,7 @@ use ptx_passes::reach::Reach;
 use super::code::Image;
 use super::lower::{Lower, Unit, interleave, shell};
 use super::module::Threads;
+use super::sanitize::Checks;
 
 /// Code that could not be made. Nothing that a text can say should lead here.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +100,7 @@ pub(crate) fn compile(
     reach: &Reach,
     threads: Threads,
     checked: bool,
+    checks: Checks,
 ) -> Result<Image, CompileError> {
     let isa = isa()?;
     let mut shared = vec![None; module.shared.len()];
@@ -112,12 +114,13 @@ pub(crate) fn compile(
         module,
         reach,
         shared,
-        waits: waits(module, reach),
-        straight: straight(module, reach),
+        waits: waits(module, reach) || checks.lockstep(),
+        straight: straight(module, reach) && !checks.lockstep(),
         signatures: signatures(module, reach),
         pauses,
         frame,
         checked,
+        checks,
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     };
     let frame_bytes = unit.frame.map_or(0, |(bytes, _)| bytes);

@@ -16,6 +16,7 @@ mod memory;
 mod merge;
 mod registers;
 mod runtime;
+mod sanitize;
 mod special;
 mod sync;
 
@@ -32,6 +33,7 @@ use ptx_passes::pauses::Pauses;
 use ptx_passes::reach::Reach;
 
 use super::helpers::{Arg, Helper};
+use super::sanitize::Checks;
 
 /// What the functions of one kernel share.
 pub(crate) struct Unit<'m> {
@@ -52,6 +54,8 @@ pub(crate) struct Unit<'m> {
     pub has_fma: bool,
     /// Whether each access to global memory looks for marks.
     pub checked: bool,
+    /// What the sanitizer looks for.
+    pub checks: Checks,
 }
 
 impl Unit<'_> {
@@ -240,7 +244,7 @@ impl<'f, 'm> Lower<'f, 'm> {
                 self.set_number(combined, *to, *dst);
             }
             ir::Op::Load { space, ty, volatile, dst, address } => self.load(*space, *ty, *volatile, dst, *address),
-            ir::Op::Store { space, ty, src, address, volatile: _ } => self.store(*space, *ty, src, *address),
+            ir::Op::Store { space, ty, src, address, volatile } => self.store(*space, *ty, *volatile, src, *address),
             ir::Op::Atomic { space, op, ty, dst, address, src, swap } => {
                 self.atomic(*space, *op, *ty, *dst, *address, *src, *swap);
             }
