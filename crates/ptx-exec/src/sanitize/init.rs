@@ -161,6 +161,12 @@ pub fn is_unwritten(address: u64, len: u64) -> bool {
     unwritten == len
 }
 
+/// Whether an address lies in an allocation that is looked at.
+pub fn is_tracked(address: u64) -> bool {
+    let all = ALLOCATIONS.lock();
+    all.range(..=address).next_back().is_some_and(|(base, one)| address - base < one.len)
+}
+
 /// A range was copied: what was not written in the source is not in the target.
 pub fn copied(to: u64, from: u64, len: u64) {
     if !ANY.load(Ordering::Relaxed) {

@@ -4,13 +4,15 @@ use cuda_abi::constants::attach_flag;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use ptx_exec::Check;
+use ptx_exec::sanitize::init;
 
 use super::map::{self, Kind, Region};
 use super::{heap, pool::FREEING};
 use crate::abi::*;
 use crate::context::{CONTEXTS, Context, current};
 use crate::graph::capture;
-use crate::state;
+use crate::{sanitizer, state};
 
 /// What rows of a pitched allocation are aligned to.
 const PITCH: usize = 512;
@@ -19,8 +21,18 @@ const PITCH: usize = 512;
 pub(crate) fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u64> {
     let device = state::device_of(context);
     let base = heap::allocate(device, context.id(), size)?;
+    if matches!(kind, Kind::Device { .. }) {
+        handed_out(base, size);
+    }
     map::insert(Region::of(context, base, size, kind))?;
     Ok(base)
+}
+
+/// Nobody has written to this memory yet, should the sanitizer look for that.
+pub(super) fn handed_out(base: u64, size: u64) {
+    if sanitizer::looks_for(Check::Init) {
+        init::begin(base, size);
+    }
 }
 
 /// Frees device memory that `allocate` gave.
@@ -28,6 +40,7 @@ pub(crate) fn free(base: u64) -> CudaResult {
     let mine =
         |region: &Region| matches!(region.kind, Kind::Device { .. } | Kind::Managed) && region.flags & FREEING == 0;
     let region = map::remove(base, mine).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    init::end(base);
     heap::release(&region);
     Ok(())
 }
