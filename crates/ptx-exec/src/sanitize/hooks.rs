@@ -330,7 +330,7 @@ impl BlockShadow {
     }
 
     /// Lanes have done something together.
-    pub(crate) fn lanes_met(&mut self, op: WarpOp, threads: &mut Vec<usize>) {
+    pub(crate) fn lanes_met(&mut self, op: WarpOp, threads: &mut [usize]) {
         if op == WarpOp::ActiveMask && !self.checks.lockstep() {
             return;
         }

@@ -108,7 +108,7 @@ impl Allocation {
         while at < offset + len {
             match self.chunks.get((at / CHUNK) as usize) {
                 Some(Chunk::Written) => at = (at / CHUNK + 1) * CHUNK,
-                Some(chunk) if !chunk.has(at) => return Some(at),
+                Some(chunk) if !chunk.has(at % CHUNK) => return Some(at),
                 Some(_) => at += 1,
                 None => return None,
             }
@@ -121,7 +121,7 @@ impl Allocation {
         while at < offset + len {
             match self.chunks.get((at / CHUNK) as usize) {
                 Some(Chunk::Unwritten) => at = (at / CHUNK + 1) * CHUNK,
-                Some(chunk) if chunk.has(at) => return true,
+                Some(chunk) if chunk.has(at % CHUNK) => return true,
                 Some(_) => at += 1,
                 None => return true,
             }

@@ -21,9 +21,6 @@ const PITCH: usize = 512;
 pub(crate) fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u64> {
     let device = state::device_of(context);
     let base = heap::allocate(device, context.id(), size)?;
-    if matches!(kind, Kind::Device { .. }) {
-        handed_out(base, size);
-    }
     map::insert(Region::of(context, base, size, kind))?;
     Ok(base)
 }
@@ -49,7 +46,9 @@ fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytes: usize) -> CudaResult {
     let context = current()?;
     dptr.required()?;
     capture::permit()?;
-    dptr.put(allocate(&context, bytes as u64, Kind::Device { pool: None })?)
+    let base = allocate(&context, bytes as u64, Kind::Device { pool: None })?;
+    handed_out(base, bytes as u64);
+    dptr.put(base)
 }
 
 fn cuMemAllocPitch_v2(
