@@ -13,6 +13,7 @@ mod fuzz;
 mod lab;
 mod qualify;
 mod readme;
+mod sanitizer;
 mod suite;
 mod traffic;
 mod truth_table;

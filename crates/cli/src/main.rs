@@ -5,6 +5,7 @@
 
 mod admin;
 mod args;
+mod check;
 mod doctor;
 mod helper;
 mod library;

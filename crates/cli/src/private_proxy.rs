@@ -14,10 +14,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use control::packet;
-use control::{lock, state_dir};
+use control::{env_vars, lock, state_dir};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::args::{BackendArgs, JailArg};
+use crate::check::Check;
 use crate::exit::{Exit, Failure};
 use crate::progress::Progress;
 use crate::soft_cache;
@@ -31,11 +32,13 @@ pub(crate) struct PrivateProxy {
     /// Locked while this process lives, so that another `run` does not remove the directory as stale.
     _owner: File,
     arguments: Vec<std::ffi::OsString>,
+    /// What the software GPU is to look for.
+    checks: Option<String>,
     process: Option<(Child, OwnedFd)>,
 }
 
 impl PrivateProxy {
-    pub(crate) fn start(backend: &BackendArgs, jail: JailArg) -> Result<Self, Failure> {
+    pub(crate) fn start(backend: &BackendArgs, jail: JailArg, check: Option<&Check>) -> Result<Self, Failure> {
         let base = base();
         remove_stale(&base);
         let (dir, owner) = make_dir(&base).map_err(|error| {
@@ -46,7 +49,9 @@ impl PrivateProxy {
         arguments.extend(["--jail".into(), sandbox::jail::Demand::from(jail).name().into()]);
         arguments.extend(backend.to_arguments());
         arguments.extend(soft_cache::path().into_iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
-        let mut proxy = Self { dir, _owner: owner, arguments, process: None };
+        let checks = check.map(|check| check.wanted().to_owned());
+        arguments.extend(check.into_iter().flat_map(|check| ["--soft-report".into(), check.report().into()]));
+        let mut proxy = Self { dir, _owner: owner, arguments, checks, process: None };
         // A driver of a busy node takes its time.
         let _progress = Progress::of("starting a proxy");
         proxy.restart()?;
@@ -67,6 +72,7 @@ impl PrivateProxy {
         let (ours, theirs) = packet::pair().map_err(failure)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("bulkhead").args(&self.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        command.envs(self.checks.as_ref().map(|checks| (env_vars::SOFT_CHECK, checks)));
         // In a process group of its own: the terminal's signals are for the program.
         command.process_group(0);
         let mut child = command.spawn().map_err(failure)?;

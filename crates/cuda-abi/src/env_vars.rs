@@ -22,7 +22,8 @@ pub const LOG: &str = "BULKHEAD_LOG";
 pub const LOG_FORMAT: &str = "BULKHEAD_LOG_FORMAT";
 /// Number of threads of the software GPU; 1 makes its order of execution repeatable.
 pub const SOFT_THREADS: &str = "BULKHEAD_SOFT_THREADS";
-/// `1`: the software GPU checks every access of kernels to the byte; `0`: none.
+/// `1`: the software GPU checks every access of kernels to the byte; `0`: none; else what the sanitizer looks for, as
+/// `bulkhead run --check` takes it, and `lockstep`.
 pub const SOFT_CHECK: &str = "BULKHEAD_SOFT_CHECK";
 /// Cache directory of `bulkhead run` for compiled kernels of the software GPU; empty disables it.
 pub const SOFT_CACHE: &str = "BULKHEAD_SOFT_CACHE";
@@ -62,8 +63,9 @@ pub const ALL: [(&str, &str); 14] = [
     (SOFT_THREADS, "Number of threads of the software GPU (default: all cores)."),
     (
         SOFT_CHECK,
-        "1: the software GPU checks every memory access against its allocation, to the byte; 0: it does not. Default: \
-         only in kernels compiled with -lineinfo or -G.",
+        "1: the software GPU checks every memory access against its allocation, to the byte; 0: it does not. A list of \
+         memory, races, init, sync, all and lockstep: as --check and --lockstep of `bulkhead run`, with findings on stderr. \
+         Default: 1 for kernels compiled with -lineinfo or -G.",
     ),
     (
         SOFT_CACHE,

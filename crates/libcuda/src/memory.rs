@@ -2,6 +2,7 @@
 
 use cuda_abi::border::Out;
 use cuda_abi::constants::attach_flag;
+use cuda_abi::env_vars;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
 use cuda_abi::wire::ops::{Alloc, Free, FreeUnused, MemInfo, UseAhead};
@@ -83,6 +84,14 @@ fn free(found: &Allocation) -> CudaResult {
     completion::post_idle(session::get()?, &FreeUnused { address })
 }
 
+/// What no allocation begins at is the worker's to report, where `bulkhead run --check` looks for that.
+fn tell_of_bad_free(address: u64) {
+    if std::env::var_os(env_vars::SOFT_CHECK).is_some() && device::is_soft() {
+        // It is refused, as it was here.
+        let _ = operation::block(&Free { address }, |()| ());
+    }
+}
+
 #[allow(non_snake_case)]
 pub(crate) mod api {
     use super::*;
@@ -123,7 +132,8 @@ pub(crate) mod api {
             return ipc::pools::free(dptr);
         }
         // Forgotten first: once the worker has freed it, another thread may be given the same address.
-        let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device))?;
+        let found = allocations::take(dptr, |found| matches!(found.kind, Kind::Managed | Kind::Device));
+        let found = found.inspect_err(|_| tell_of_bad_free(dptr))?;
         let freed = match found.kind {
             Kind::Managed => host_memory::free(&found),
             _ => free(&found),

@@ -38,6 +38,7 @@ statuses! {
     Config = 78, "invalid configuration";
     TimedOut = 79, "timed out";
     PeerLost = 80, "the peer process died";
+    Findings = 81, "the program succeeded, and `bulkhead run --check` found mistakes";
     NotExecutable = 126, "the program cannot be executed";
     NotFound = 127, "the program was not found";
 }

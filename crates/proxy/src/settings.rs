@@ -221,6 +221,7 @@ pub fn spawner(args: &ProxyArgs, file: &File, programs: &Programs) -> Result<Set
     // Workers of one user's own runs may use what an earlier run compiled; those of different tenants may not.
     if args.private && matches!(backend, Backend::Soft { .. }) {
         worker_arguments.extend(args.soft_cache.iter().flat_map(|path| ["--soft-cache".into(), path.into()]));
+        worker_arguments.extend(args.soft_report.iter().flat_map(|path| ["--soft-report".into(), path.into()]));
     }
     if jail == Demand::Require && !file.allow_hmm {
         worker_arguments.push("--refuse-hmm".into());

@@ -10,7 +10,8 @@ use ptx_passes::ir::Space;
 
 use super::context::{Context, Pause, RawFault, fail, suspend};
 use super::fault::FaultKind;
-use super::helpers::place_of;
+use super::helpers::{atomic_place_of, place_of};
+use super::sanitize::hooks;
 
 /// Words: base and offset of the target, the same of the source, bytes of the source, whether to ignore it.
 ///
@@ -71,7 +72,7 @@ pub(crate) unsafe fn barrier(context: *mut Context, code: u64, space: Space, wor
             return;
         }
         let address = (*words).wrapping_add(*words.add(1));
-        let cell = AtomicU64::from_ptr(place_of(context, space, address, 8, true).cast());
+        let cell = AtomicU64::from_ptr(atomic_place_of(context, space, address, 8).cast());
         let misused = |message: &'static str| -> ! {
             fail(context, RawFault { kind: FaultKind::Trap, address: Some(address), message: message.into() })
         };
@@ -98,10 +99,12 @@ pub(crate) unsafe fn barrier(context: *mut Context, code: u64, space: Space, wor
             BarrierCall::TestWait | BarrierCall::TryWait => {
                 let over = |now: u64| phase(now) != phase(value);
                 *words = u64::from(wait(context, cell, over));
+                hooks::acquire(context, space, address);
             }
             BarrierCall::TestParity | BarrierCall::TryParity => {
                 let over = |now: u64| phase(now) & 1 != value & 1;
                 *words = u64::from(wait(context, cell, over));
+                hooks::acquire(context, space, address);
             }
         }
     }

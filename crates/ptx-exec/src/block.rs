@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
+use ptx_passes::ir::WarpOp;
+
 use super::context::Context;
 use super::interleave::Interleaving;
+use super::sanitize::BlockShadow;
 use super::stuck::Stuck;
 use super::warp::Warp;
 
@@ -31,6 +34,10 @@ pub struct BlockState {
     pub interleaving: Interleaving,
     /// Contexts of the fibers by number.
     pub contexts: Vec<*mut Context>,
+    /// What the sanitizer knows of the block, where it looks.
+    pub shadow: Option<Box<BlockShadow>>,
+    /// The thread that ended last.
+    last_exit: u32,
 }
 
 /// A named barrier.
@@ -59,6 +66,8 @@ impl BlockState {
             warps: Vec::new(),
             interleaving: Interleaving::default(),
             contexts: Vec::new(),
+            shadow: None,
+            last_exit: 0,
         }
     }
 
@@ -120,6 +129,9 @@ impl BlockState {
             return None;
         }
         let result = BarrierResult { count: barrier.count, of: barrier.arrived };
+        if let Some(shadow) = &mut self.shadow {
+            shadow.met(id, barrier.expected, (self.exited > 0).then_some(self.last_exit));
+        }
         barrier.arrived = 0;
         barrier.count = 0;
         let mut waiting = std::mem::take(&mut barrier.waiting);
@@ -155,6 +167,7 @@ impl BlockState {
     /// A thread has ended: no barrier waits for it any more.
     pub fn thread_exit(&mut self, linear: u32) {
         self.exited += 1;
+        self.last_exit = linear;
         for id in 0..BARRIERS {
             if self.barriers[id].arrived != 0 && self.barriers[id].expected == 0 {
                 self.complete(id);
@@ -164,9 +177,32 @@ impl BlockState {
         let warp = self.warp(linear);
         warp.exited |= 1 << lane;
         if !warp.groups.is_empty() {
+            let missed = warp.miss(lane);
             let woken = warp.complete_groups();
+            self.lanes_met(WarpOp::Sync, None, &woken);
+            if let (true, Some(shadow), Some((fiber, _))) = (missed, &mut self.shadow, woken.first()) {
+                // SAFETY: contexts of the block's fibers live as long as the block; that one waits.
+                let waits = unsafe { &*self.contexts[*fiber as usize] };
+                shadow.missed(waits.linear, waits.line, linear);
+            }
             self.wake_all(woken);
         }
+    }
+
+    /// Tells the sanitizer which lanes have done something together: one that runs, and those that are woken.
+    pub fn lanes_met(&mut self, op: WarpOp, running: Option<u32>, woken: &[(u32, u64)]) {
+        let Some(shadow) = &mut self.shadow else { return };
+        // SAFETY: contexts of the block's fibers live as long as the block; these fibers are not running.
+        let waiting = woken.iter().map(|(fiber, _)| unsafe { (*self.contexts[*fiber as usize]).linear });
+        let mut threads: Vec<usize> = waiting.chain(running).map(|thread| thread as usize).collect();
+        shadow.lanes_met(op, &mut threads);
+    }
+
+    /// The lanes of a thread's warp that were there and have ended.
+    pub fn left(&mut self, linear: u32) -> u32 {
+        let lanes = (self.total - linear / 32 * 32).min(32);
+        let there = if lanes == 32 { !0 } else { (1 << lanes) - 1 };
+        self.warp(linear).exited & there
     }
 
     /// Wakes fibers with their answers.
@@ -180,7 +216,9 @@ impl BlockState {
     pub fn settle(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.warps.len() {
-            let woken = self.warps[index].settle();
+            let lockstep = self.shadow.as_ref().is_some_and(|shadow| shadow.lockstep());
+            let woken = if lockstep { self.warps[index].settle_first() } else { self.warps[index].settle() };
+            self.lanes_met(WarpOp::ActiveMask, None, &woken);
             any |= !woken.is_empty();
             self.wake_all(woken);
         }

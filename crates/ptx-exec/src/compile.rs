@@ -16,6 +16,7 @@ use ptx_passes::reach::Reach;
 use super::code::Image;
 use super::lower::{Lower, Unit, interleave, shell};
 use super::module::Threads;
+use super::sanitize::Checks;
 
 /// Code that could not be made. Nothing that a text can say should lead here.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +95,7 @@ fn signatures(module: &Module, reach: &Reach) -> Vec<Signature> {
 }
 
 /// What the functions of a kernel share.
-fn unit<'m>(module: &'m Module, reach: &'m Reach, threads: Threads, checked: bool) -> Unit<'m> {
+fn unit<'m>(module: &'m Module, reach: &'m Reach, threads: Threads, checked: bool, checks: Checks) -> Unit<'m> {
     let mut shared = vec![None; module.shared.len()];
     for (index, offset) in &reach.shared {
         shared[*index] = Some(*offset);
@@ -106,12 +107,13 @@ fn unit<'m>(module: &'m Module, reach: &'m Reach, threads: Threads, checked: boo
         module,
         reach,
         shared,
-        waits: waits(module, reach),
-        straight: straight(module, reach),
+        waits: waits(module, reach) || checks.lockstep(),
+        straight: straight(module, reach) && !checks.lockstep(),
         signatures: signatures(module, reach),
         pauses,
         frame,
         checked,
+        checks,
         has_fma: std::arch::is_x86_feature_detected!("fma"),
     }
 }
@@ -122,9 +124,10 @@ pub(crate) fn compile(
     reach: &Reach,
     threads: Threads,
     checked: bool,
+    checks: Checks,
 ) -> Result<Image, CompileError> {
     let isa = isa()?;
-    let unit = unit(module, reach, threads, checked);
+    let unit = unit(module, reach, threads, checked, checks);
     let frame_bytes = unit.frame.map_or(0, |(bytes, _)| bytes);
     let mut image = Image {
         bytes: Vec::new(),
@@ -198,7 +201,7 @@ mod tests {
         );
         let module = ptx_passes::build(&ptx::parse(&text).unwrap()).unwrap();
         let reach = ptx_passes::reach::reach(&module, 0);
-        let unit = unit(&module, &reach, Threads::Interleaved, false);
+        let unit = unit(&module, &reach, Threads::Interleaved, false, Checks::default());
         let function = &module.functions[0];
         let mut frontend = FunctionBuilderContext::new();
         let mut out = shell(0, function);

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use super::code::Compiled;
 use super::fault::{Fault, FaultKind};
 use super::module::Launch;
+use super::sanitize::{Checks, Sanitizer};
 
 /// Everything that the threads working on a grid share.
 pub struct Grid<'a> {
@@ -19,6 +20,8 @@ pub struct Grid<'a> {
     pub local_bytes: u64,
     /// Where kernels that are checked find the marks; 0 for others.
     pub marks: u64,
+    /// Present where the kernel is made to be looked at.
+    pub(crate) sanitizer: Option<Sanitizer>,
     blocks: u64,
     next_block: AtomicU64,
     abort: AtomicBool,
@@ -33,7 +36,7 @@ impl<'a> Grid<'a> {
         kernel: &'a str,
         shared_bytes: u32,
         local_bytes: u64,
-        marks: u64,
+        (marks, checks): (u64, Checks),
     ) -> Grid<'a> {
         let blocks = launch.grid.iter().map(|n| u64::from(*n)).product();
         Grid {
@@ -44,6 +47,7 @@ impl<'a> Grid<'a> {
             shared_bytes,
             local_bytes,
             marks,
+            sanitizer: checks.instrument().then(|| Sanitizer::new(checks)),
             blocks,
             next_block: AtomicU64::new(0),
             abort: AtomicBool::new(false),

@@ -17,6 +17,7 @@ use super::marks;
 use super::math;
 use super::print;
 use super::routines;
+use super::sanitize::hooks::{self, Touch};
 use super::warp::Input;
 use crate::window;
 
@@ -76,6 +77,8 @@ helpers! {
     Barrier(I64, I32, I32, I32, I32) -> [I32] = barrier;
     /// context, operation, value, lane and clamp, mask, site
     Warp(I64, I32, I64, I64, I32, I64) -> [I64] = warp;
+    /// context, address, `Touch`, value: an access, for the sanitizer
+    Touch(I64, I64, I64, I64) -> [] = hooks::touch;
     /// context, nanoseconds
     Sleep(I64, I32) -> [] = sleep;
     /// which clock
@@ -189,6 +192,27 @@ extern "C" fn resolve(context: *mut Context, address: u64, info: i64) -> *mut u8
 /// # Safety
 /// On the fiber of `context`, with nothing alive that needs dropping.
 pub(crate) unsafe fn place_of(context: *mut Context, space: Space, address: u64, size: u64, write: bool) -> *mut u8 {
+    // SAFETY: as promised.
+    let pointer = unsafe { checked_place(context, space, address, size, write) };
+    let touch = |touch: Touch| if write { touch.writes() } else { touch.reads() };
+    told(context, space, address, size, touch);
+    pointer
+}
+
+/// The same for a word that threads synchronise with.
+///
+/// # Safety
+/// As for `place_of`.
+pub(crate) unsafe fn atomic_place_of(context: *mut Context, space: Space, address: u64, size: u64) -> *mut u8 {
+    // SAFETY: as promised.
+    let pointer = unsafe { checked_place(context, space, address, size, true) };
+    told(context, space, address, size, |touch| touch.reads().writes().strong(true).acquires(true));
+    pointer
+}
+
+/// # Safety
+/// As for `place_of`.
+unsafe fn checked_place(context: *mut Context, space: Space, address: u64, size: u64, write: bool) -> *mut u8 {
     let info = access_info(size as u32, space as u32, 0);
     // SAFETY: the context of the running fiber.
     let place = unsafe { &*context };
@@ -209,6 +233,18 @@ pub(crate) unsafe fn place_of(context: *mut Context, space: Space, address: u64,
         // SAFETY: as promised.
         None => unsafe { fail(context, access_fault(address, info)) },
     }
+}
+
+/// Tells the sanitizer of an access of a routine.
+fn told(context: *mut Context, space: Space, address: u64, size: u64, how: impl FnOnce(Touch) -> Touch) {
+    // SAFETY: the context of the running fiber.
+    let line = unsafe {
+        if (*(*context).block).shadow.is_none() {
+            return;
+        }
+        (*context).line
+    };
+    hooks::touch(context, address, how(Touch::new(size as u32, space, line)).0, 0);
 }
 
 /// The bits of `access_info` that say how large an access is.
@@ -274,9 +310,13 @@ extern "C" fn barrier(context: *mut Context, op: i32, id: u32, count: u32, vote:
             let message = format!("barrier {id} of {count} threads");
             fail(context, RawFault { kind: FaultKind::IllegalTarget, address: None, message });
         }
+        let asked = count;
         // The hardware counts whole warps, so the last one may be short.
         let count = count.min((*block).total);
         let votes = op != BarrierOp::Sync as i32 && op != BarrierOp::Arrive as i32;
+        if let Some(shadow) = &mut (*block).shadow {
+            shadow.arrives(id, asked, (*context).linear, (*context).line, op != BarrierOp::Arrive as i32);
+        }
         let done = (*block).arrive(id, count, votes.then_some(vote != 0));
         let result = match done {
             Some(result) => result,
@@ -300,7 +340,14 @@ pub(crate) extern "C" fn warp(context: *mut Context, op: i32, a: u64, bc: u64, m
         let block = (*context).block;
         let linear = (*context).linear;
         let input = Input { a, b: bc as u32, c: (bc >> 32) as u32 };
+        let left = (*block).left(linear);
+        if let Some(shadow) = &mut (*block).shadow {
+            shadow.warp_begins(op, mask, linear, (*context).line, left);
+        }
         let (own, woken) = (*block).warp(linear).arrive(op, mask, site, linear % 32, (*context).fiber, input);
+        if own.is_some() {
+            (*block).lanes_met(op, Some(linear), &woken);
+        }
         (*block).wake_all(woken);
         match own {
             Some(answer) => answer,

@@ -39,6 +39,7 @@ mod name;
 mod pool;
 mod print;
 mod routines;
+pub mod sanitize;
 mod signal;
 mod small;
 mod stack;
@@ -56,3 +57,4 @@ pub use module::{Heap, Kernel, Launch, Module, Output, Param, Program, PtxError}
 pub use name::demangled;
 pub use pool::width;
 pub use ptx_passes::ir::{Reference, Source, Variable};
+pub use sanitize::{Check, Checks, Finding};

@@ -11,6 +11,7 @@ use super::code::Compiled;
 use super::compile::{compile, processor};
 use super::fault::{Fault, FaultKind};
 use super::grid::Grid;
+use super::sanitize::{self, Check, Checks, Finding};
 use super::{marks, pool, signal, ticker, window};
 
 /// PTX that cannot be loaded.
@@ -31,15 +32,17 @@ pub struct Module {
     threads: Threads,
     /// Whether its kernels look whose memory they touch, to the byte.
     checked: bool,
+    /// What the sanitizer looks for in its kernels.
+    checks: Checks,
 }
 
-/// `1`: all kernels are checked to the byte; `0`: none. By default those are checked whose PTX has line information:
+/// `1`: all kernels are checked to the byte; `0`: none; `memory` among others: all. By default those are checked whose PTX has line information:
 /// compiling with `-lineinfo` or `-G` means debugging.
 fn is_checked(ir: &ir::Module) -> bool {
     let wanted = match std::env::var(cuda_abi::env_vars::SOFT_CHECK).as_deref() {
         Ok("0") => false,
         Ok("1") => true,
-        _ => !ir.locations.is_empty(),
+        _ => !ir.locations.is_empty() || Checks::of_process().has(Check::Memory),
     };
     wanted && marks::origin().is_some()
 }
@@ -102,6 +105,9 @@ pub struct Param {
 /// Takes what device `printf` writes. Called by any thread of the pool, one whole message at a time.
 pub trait Output: Sync {
     fn write(&self, bytes: &[u8]);
+
+    /// Takes what the sanitizer has found, at the end of a grid.
+    fn finding(&self, _finding: Finding) {}
 }
 
 /// Where device `malloc` gets its memory. Called by any thread of the pool.
@@ -148,7 +154,8 @@ impl Module {
             entries.push(Entry { reach, code: OnceLock::new() });
         }
         let (key, threads, checked) = (cache::text_key(source), Threads::Interleaved, is_checked(&ir));
-        Ok(Module { ir, kernels, entries, key, threads, checked }.or_fibers())
+        let module = Module { ir, kernels, entries, key, threads, checked, checks: Checks::NONE };
+        Ok(module.sanitized(Checks::of_process()).or_fibers())
     }
 
     fn or_fibers(self) -> Module {
@@ -158,6 +165,13 @@ impl Module {
     /// The same module, whose kernels are checked to the byte, or not.
     pub fn with_checks(self, checked: bool) -> Module {
         Module { checked: checked && marks::origin().is_some(), ..self }
+    }
+
+    /// The same module, in whose kernels the sanitizer looks for something. Their threads have fibers.
+    pub fn sanitized(self, checks: Checks) -> Module {
+        let threads = if checks.instrument() { Threads::OnFibers } else { self.threads };
+        let checked = self.checked || checks.has(Check::Memory) && marks::origin().is_some();
+        Module { checks, threads, checked, ..self }
     }
 
     /// The same module, whose threads have fibers. Its code is not kept on disk.
@@ -211,8 +225,11 @@ impl Module {
     fn code(&self, kernel: usize) -> Result<&Compiled, String> {
         let entry = &self.entries[kernel];
         let made = entry.code.get_or_init(|| {
-            let make = || compile(&self.ir, &entry.reach, self.threads, self.checked);
-            let variant = format!("{} checked={}", processor(), self.checked);
+            let make = || compile(&self.ir, &entry.reach, self.threads, self.checked, self.checks);
+            let mut variant = format!("{} checked={}", processor(), self.checked);
+            if self.checks.instrument() {
+                variant += &format!(" checks={:#x}", self.checks.bits());
+            }
             let image = cache::or_compile(self.key.as_ref(), kernel, &variant, make);
             let image = image.map_err(|error| error.to_string())?;
             image.place().map_err(|error| format!("cannot allocate memory for code: {error}"))
@@ -280,8 +297,10 @@ impl Program {
         signal::install();
         let _ticking = ticker::tick();
         let marks = if self.module.checked { marks::origin().unwrap_or(0) } else { 0 };
-        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes, marks);
+        let checks = (marks, self.module.checks);
+        let grid = Grid::new(launch, code, &self.addresses, &about.name, shared, reach.local_bytes, checks);
         pool::run(&grid);
+        sanitize::report(&grid, &self.module.ir);
         grid.result().map_err(|mut fault| {
             let source = fault.line.and_then(|line| self.module.ir.source(line));
             fault.source = source.map(Box::new);

@@ -27,6 +27,9 @@ pub struct Input {
     pub c: u32,
 }
 
+/// Set in the site of lanes that run in lockstep.
+pub(crate) const LOCKSTEP: u64 = 1 << 32;
+
 /// A warp.
 pub struct Warp {
     /// Lanes that have ended or never were.
@@ -82,6 +85,23 @@ impl Warp {
     /// No thread of the block can run: the lanes that asked for the active mask at one place are the active ones.
     pub fn settle(&mut self) -> Vec<(u32, u64)> {
         self.release(|group| group.op == WarpOp::ActiveMask)
+    }
+
+    /// As `settle`, where warps run in lockstep: only those lanes go on that come first in the text, so that others meet them
+    /// where their ways join.
+    pub fn settle_first(&mut self) -> Vec<(u32, u64)> {
+        let places = self.groups.iter().filter(|group| group.op == WarpOp::ActiveMask).map(|group| group.site);
+        match places.min_by_key(|site| site & !LOCKSTEP) {
+            Some(first) => self.release(|group| group.op == WarpOp::ActiveMask && group.site == first),
+            None => Vec::new(),
+        }
+    }
+
+    /// Whether lanes wait for one that ends now, because their mask names it.
+    pub fn miss(&self, lane: u32) -> bool {
+        let named =
+            |group: &Group| !matches!(group.op, WarpOp::ActiveMask | WarpOp::Together) && group.mask >> lane & 1 == 1;
+        self.groups.iter().any(|group| named(group) && group.complete(self.exited))
     }
 
     /// Takes out the groups that are `ready`: their fibers, and what each of them is told.

@@ -16,7 +16,7 @@ use super::context::{Context, Pause, RawFault, Trap};
 use super::fault::{Fault, FaultKind};
 use super::fiber::{Back, Fiber};
 use super::grid::Grid;
-use super::{gate, helpers, ticker};
+use super::{gate, helpers, sanitize, ticker};
 
 /// Rounds in which every thread of a block only spins, after which another block may begin. A round takes a tick or more.
 const SPIN_LIMIT: u32 = 20;
@@ -121,7 +121,7 @@ impl Worker {
             self.slots.push(Slot::new());
             self.slots.len() - 1
         });
-        self.slots[at].begin(grid, grid.coordinates(index));
+        self.slots[at].begin(grid, index);
         at
     }
 
@@ -153,7 +153,7 @@ impl Slot {
         }
     }
 
-    fn begin(&mut self, grid: &Grid, coordinates: [u32; 3]) {
+    fn begin(&mut self, grid: &Grid, index: u64) {
         let words = (grid.shared_bytes as usize).div_ceil(16);
         if self.shared.len() < words {
             self.shared = vec![0; words];
@@ -161,7 +161,12 @@ impl Slot {
         let threads: u32 = grid.launch.block.iter().product();
         self.begin_frames(grid.code.frame_bytes as usize / 16, threads as usize);
         self.block.begin(threads);
-        self.coordinates = coordinates;
+        let sanitizer = grid.sanitizer.as_ref();
+        self.block.shadow = sanitizer.map(|sanitizer| sanitizer.block(index, threads, grid.shared_bytes));
+        if sanitizer.is_some() {
+            self.shared.fill(sanitize::POISON);
+        }
+        self.coordinates = grid.coordinates(index);
         self.started = 0;
     }
 
@@ -216,6 +221,9 @@ impl Slot {
                 let waiting = state.barriers.iter().flat_map(|barrier| &barrier.waiting);
                 let first = waiting.min_by_key(|fiber| self.fibers[**fiber as usize].context.linear);
                 let fiber = first.map_or(0, |fiber| *fiber as usize);
+                if let Some(shadow) = &mut state.shadow {
+                    shadow.stuck(self.fibers[fiber].context.linear, self.fibers[fiber].context.line);
+                }
                 return Err((fiber, RawFault { kind: FaultKind::Deadlock, address: None, message }));
             } else {
                 return Ok(Progress::Done);

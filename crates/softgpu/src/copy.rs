@@ -7,6 +7,7 @@ use cuda_abi::constants::memory_type;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use ptx_exec::sanitize::init;
 
 use super::abi::*;
 use super::context::{CONTEXTS, current};
@@ -15,7 +16,7 @@ use super::handles::of;
 use super::memory::map::{self, Place, classify};
 use super::memory::sys::IN_USE;
 use super::queue::{Queue, Work};
-use super::stream;
+use super::{sanitizer, stream};
 use std::sync::Arc;
 
 /// Bytes moved before others may change mappings.
@@ -25,6 +26,9 @@ const STAGED: u64 = 1 << 20;
 
 /// Moves bytes between any two places. Fails if memory in the window is not (any longer) there.
 pub(crate) fn move_bytes(dst: u64, src: u64, len: u64) -> CudaResult {
+    if init::is_unwritten(src, len) && !init::is_tracked(dst) {
+        sanitizer::unwritten_copy(src, len);
+    }
     let mut done = 0;
     while done < len {
         let now = CHUNK.min(len - done);
@@ -36,6 +40,7 @@ pub(crate) fn move_bytes(dst: u64, src: u64, len: u64) -> CudaResult {
         unsafe { std::ptr::copy((src + done) as *const u8, (dst + done) as *mut u8, now as usize) };
         done += now;
     }
+    init::copied(dst, src, len);
     Ok(())
 }
 

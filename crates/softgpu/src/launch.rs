@@ -7,6 +7,7 @@ use cuda_abi::constants::{launch_attribute, launch_extra};
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use ptx_exec::sanitize::init;
 use ptx_exec::{Fault, FaultKind, Kernel, Launch};
 
 use super::abi::*;
@@ -19,7 +20,7 @@ use super::memory::alloc;
 use super::memory::map::{self, Kind};
 use super::output::{self, Printer};
 use super::queue::Work;
-use super::{event, heap, notice, occupancy, stream};
+use super::{event, heap, notice, occupancy, sanitizer, stream};
 
 /// `CUDA_LAUNCH_BLOCKING=1`: every launch waits for its end.
 static BLOCKING: LazyLock<bool> = LazyLock::new(|| std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|v| v == "1"));
@@ -192,6 +193,7 @@ fn run_together(context: &Context, function: &Function, shape: Shape, params: &[
     let workspace = alloc::allocate(context, 16, Kind::Device { pool: None })?;
     // SAFETY: just allocated, and is not known elsewhere.
     unsafe { std::ptr::write_bytes(workspace as *mut u8, 0, 16) };
+    init::wrote(workspace, 16);
     let result = run(context, function, shape, Some(workspace), params);
     let _ = alloc::free(workspace);
     result
@@ -213,6 +215,7 @@ fn run(context: &Context, function: &Function, shape: Shape, workspace: Option<u
     let nearest = nearest.map_or_else(String::new, |text| format!("; {text}"));
     output::flush();
     notice::say(&format!("{fault}{nearest} ({})", name(code)));
+    sanitizer::fault(&fault, &nearest);
     Err(code)
 }
 

@@ -56,6 +56,7 @@ mod occupancy;
 mod output;
 mod queue;
 mod references;
+pub mod sanitizer;
 mod set;
 mod shapes;
 mod state;
@@ -70,7 +71,7 @@ use cuda_abi::driver::Driver;
 pub use device::bus_id;
 pub use memory::blocks;
 pub use output::{Sink, set_output};
-pub use ptx_exec::{cache, gate};
+pub use ptx_exec::{Check, Checks, cache, gate};
 pub use state::{Config, show_only};
 
 /// The driver's functions. The first configuration given in a process stays.

@@ -31,6 +31,10 @@ impl ptx_exec::Output for Printer {
             put(&mut pending);
         }
     }
+
+    fn finding(&self, finding: ptx_exec::Finding) {
+        super::sanitizer::finding(&finding);
+    }
 }
 
 /// Prints what there is: the host has waited, or is told something that comes after it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use ptx_exec::sanitize::init;
 
 use super::abi::*;
 use super::context::current;
@@ -88,6 +89,7 @@ impl Fill {
                     _ => std::slice::from_raw_parts_mut(at as *mut u32, count).fill(self.value),
                 }
             }
+            init::wrote(at, self.width * self.bytes);
         }
         Ok(())
     }

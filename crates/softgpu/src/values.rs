@@ -7,6 +7,7 @@ use cuda_abi::constants::wait_value;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use ptx_exec::sanitize::init;
 
 use super::abi::*;
 use super::context::Context;
@@ -45,6 +46,7 @@ impl Word {
         super::output::flush();
         let _mapped = IN_USE.read();
         check_mapped(self.address, self.bytes(), true)?;
+        init::wrote(self.address, self.bytes());
         // Release: everything that the stream did before is visible to a thread that sees the value.
         // SAFETY: aligned, and mapped or the caller's word.
         unsafe {

@@ -77,7 +77,7 @@ fn server_over(region: OwnedFd) -> Result<idm::Server, WorkerError> {
 pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerError> {
     let Ready { worker, mut server, granted } = ready;
     let duplicate = assignment.client.try_clone().map_err(WorkerError::Thread)?;
-    let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), || leave(0))
+    let (watch, _stop) = PeerWatch::new(duplicate, assignment.client_pidfd, server.gone().clone(), leave_behind)
         .map_err(|error| WorkerError::Thread(error.into()))?;
     watch.spawn().map_err(WorkerError::Thread)?;
     if let Some(doorbell) = granted.as_ref().map(|granted| granted.doorbell.clone()) {
@@ -88,6 +88,7 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
         };
         std::thread::Builder::new().name("events".into()).spawn(events).map_err(WorkerError::Thread)?;
     }
+    softgpu::sanitizer::begin();
     worker.graphs.budget.set_limit(assignment.graph_nodes);
     worker.meet(Client {
         guest: granted.as_ref().map(Guest::new),
@@ -119,7 +120,11 @@ pub(crate) fn serve(ready: Ready, assignment: Assignment) -> Result<(), WorkerEr
     loop {
         let record = match consumer.next_spinning(|| session.worker.turns.is_above_all().then_some(ABOVE_ALL_SPIN)) {
             Ok(record) => record,
-            Err(ConsumeError::Gone(_)) => return Ok(()),
+            Err(ConsumeError::Gone(_)) => {
+                // All that it posted was executed.
+                softgpu::sanitizer::end();
+                return Ok(());
+            }
             Err(error) => {
                 session.worker.counters().deny(Denial::Protocol);
                 end_client(&error.to_string())
@@ -240,6 +245,17 @@ pub(crate) struct Unservable(pub(crate) String);
 fn end_client(why: &str) -> ! {
     tracing::warn!(reason = why, "ending the client");
     leave(1)
+}
+
+/// How long the ring may take to run dry where the sanitizer looks at what the client leaves behind.
+const LAST_MESSAGES: Duration = Duration::from_secs(5);
+
+/// The client is gone.
+fn leave_behind() {
+    if softgpu::sanitizer::is_on() {
+        std::thread::sleep(LAST_MESSAGES);
+    }
+    leave(0)
 }
 
 /// Ends the process at once. The driver's exit handlers would wait for what the client left running.

@@ -49,6 +49,11 @@ pub(super) const ALL: &[Part] = &[
     Part { needs: &["build", "toolchain"], ..part("programs", "CUDA programs in zones", work::programs) },
     Part {
         needs: &["build", "toolchain"],
+        after: &["programs"],
+        ..part("sanitizer", "planted mistakes are found, others are not accused", work::sanitizer)
+    },
+    Part {
+        needs: &["build", "toolchain"],
         quick: false,
         ..part("runtime matrix", "some of them with every CUDA runtime", work::matrix)
     },

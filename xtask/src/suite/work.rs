@@ -1,7 +1,7 @@
 //! What each part of the test does.
 
 use crate::checks::{cargo_deny, documents, metadata, rooms, rust_version, unsafe_code};
-use crate::{browser, cargo_test, fuzz, lab, zones};
+use crate::{browser, cargo_test, fuzz, lab, sanitizer, zones};
 use anyhow::{Context, Result};
 use std::process::Command;
 use xtask::programs::Linkage;
@@ -127,6 +127,10 @@ pub(super) fn status_page() -> Result<Counts> {
 
 pub(super) fn programs() -> Result<Counts> {
     zones::run(&programs::own(&programs::all()?, &[Linkage::Static, Linkage::Shared])?)
+}
+
+pub(super) fn sanitizer() -> Result<Counts> {
+    sanitizer::run()
 }
 
 pub(super) fn matrix() -> Result<Counts> {

@@ -87,6 +87,9 @@ pub(crate) struct WorkerArgs {
     /// Cache file for compiled kernels
     #[arg(long)]
     pub soft_cache: Option<PathBuf>,
+    /// File for what the sanitizer finds
+    #[arg(long)]
+    pub soft_report: Option<PathBuf>,
     /// Report the GPUs and exit
     #[arg(long)]
     pub inventory: bool,

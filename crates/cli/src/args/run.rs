@@ -39,9 +39,33 @@ pub(crate) struct RunArgs {
     /// What to do if part of the jail is unavailable on this machine
     #[arg(long, value_enum, default_value_t = JailArg::BestEffort)]
     pub jail: JailArg,
+    #[command(flatten)]
+    pub check: CheckArgs,
     /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// What the software GPU looks for.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Find mistakes that a GPU hides: memory, races, init, sync, or all of them (software GPU only)
+    #[arg(long, value_name = "CHECKS", value_parser = parse_checks, conflicts_with = "socket")]
+    pub check: Option<String>,
+    /// File for the findings: SARIF if its name ends in .sarif, else a line of JSON for each
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub check_output: Option<PathBuf>,
+    /// File with findings to leave out, a line for each: CHECK kernel:PATTERN or CHECK source:PATTERN
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub check_suppress: Option<PathBuf>,
+    /// Run the lanes of a warp in lockstep, as GPUs before Volta did (software GPU only)
+    #[arg(long, conflicts_with = "socket")]
+    pub lockstep: bool,
+}
+
+fn parse_checks(text: &str) -> Result<String, String> {
+    let checks = softgpu::Checks::parse(text).map_err(|error| error.to_string())?;
+    if checks == softgpu::Checks::NONE { Err("no check".into()) } else { Ok(text.to_owned()) }
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,7 @@ const SETTLE: Duration = Duration::from_micros(300);
 
 pub(crate) fn run(json: bool) -> Result<ExitCode, Failure> {
     let backend = BackendArgs { backend: Some(BackendArg::Soft), ..BackendArgs::default() };
-    let proxy = PrivateProxy::start(&backend, JailArg::BestEffort)?;
+    let proxy = PrivateProxy::start(&backend, JailArg::BestEffort, None)?;
     let client = admin::connect(&proxy.admin_socket())?;
     let name = "bench".parse().map_err(|error| Failure::new(Exit::Failure, format!("{error}")))?;
     let request = Request::EnsureZone { name, limits: ZoneLimits::default(), lease: true };

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use control::admin::{AdminClient, Answer, Request};
 use control::backend::{Backend, Choice, Options};
+use control::env_vars;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::RunArgs;
+use crate::check::Check;
 use crate::exit::{Exit, Failure};
 use crate::private_proxy::PrivateProxy;
 use crate::program;
@@ -35,7 +37,8 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let dir = library::find()?;
     let signals = Signals::catch().map_err(failure)?;
     say_if_on_the_cpu(&args);
-    let mut side = ProxySide::open(&args)?;
+    let check = Check::begin(&args.check)?;
+    let mut side = ProxySide::open(&args, check.as_ref())?;
     let socket = side.join_zone()?;
 
     let mut command = Command::new(&program);
@@ -45,11 +48,19 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     if side.is_soft() && std::env::var_os(CUPY_PTX).is_none() {
         command.env(CUPY_PTX, "1");
     }
+    if let Some(check) = &check {
+        if !side.is_soft() {
+            return Err(Failure::new(Exit::Usage, "--check and --lockstep need the software GPU (--backend soft)"));
+        }
+        command.env(env_vars::SOFT_CHECK, check.wanted());
+    }
     sandbox::jail::die_with_parent(&mut command);
     let child = command.spawn().map_err(|error| program::not_started(&program, &error))?;
     let status = supervise(child, signals, &mut side).map_err(failure)?;
+    // Before the proxy ends its workers: one may still be saying what the program left behind.
+    let findings = check.map_or(Ok(0), Check::finish);
     drop(side);
-    Ok(program::exit_code(status))
+    Ok(if findings? > 0 && status.success() { Exit::Findings.into() } else { program::exit_code(status) })
 }
 
 /// Nobody is to wonder why a program is slow: without a GPU, and unless it was asked for, the software GPU is said to be
@@ -80,10 +91,10 @@ struct Absence {
 }
 
 impl<'a> ProxySide<'a> {
-    fn open(args: &'a RunArgs) -> Result<Self, Failure> {
+    fn open(args: &'a RunArgs, check: Option<&Check>) -> Result<Self, Failure> {
         let private = match &args.socket {
             Some(_) => None,
-            None => Some(PrivateProxy::start(&args.backend, args.jail)?),
+            None => Some(PrivateProxy::start(&args.backend, args.jail, check)?),
         };
         Ok(Self { args, admin: None, private, restarts: Restarts::default(), absence: None })
     }

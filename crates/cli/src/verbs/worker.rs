@@ -14,7 +14,7 @@ use worker::{Prepared, WorkerError};
 
 use crate::args::{BackendArg, JailArg, WorkerArgs};
 use crate::exit::{Exit, Failure};
-use crate::soft_cache;
+use crate::{check, soft_cache};
 
 pub(crate) fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     // Started from /proc/self/exe, it would be called "exe" in process lists.
@@ -25,11 +25,16 @@ pub(crate) fn run(args: WorkerArgs) -> Result<ExitCode, Failure> {
     let backend = backend(&args)?;
     let bus_ids = backend.bus_ids();
     let cache = args.soft_cache.as_deref().and_then(soft_cache::open);
+    let report = args.soft_report.as_deref().and_then(check::open_report);
     let record = start_record()?;
-    let keep = cache.as_ref().map(AsRawFd::as_raw_fd).into_iter().chain(record).collect();
+    let kept = [&cache, &report].into_iter().flatten().map(AsRawFd::as_raw_fd);
+    let keep = kept.chain(record).collect();
     let Jailed { missing, rejoin, seal } = enter_jail(&args, &backend, &control, keep)?;
     if let Some(cache) = cache {
         softgpu::cache::keep_in(cache);
+    }
+    if let Some(report) = report {
+        softgpu::sanitizer::report_to(report);
     }
     let failed = |error: WorkerError| Failure::new(Exit::Failure, format!("worker: {error}"));
     let mut prepared = Prepared::load(&backend, bus_ids).map_err(failed)?;

@@ -81,6 +81,9 @@ pub struct ProxyArgs {
     /// Where kernels that the software GPU has compiled are kept; only of a private proxy
     #[arg(long, hide = true, value_name = "PATH")]
     pub soft_cache: Option<PathBuf>,
+    /// Where the sanitizer of the software GPU reports to; only of a private proxy
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub soft_report: Option<PathBuf>,
     /// Socket of the spawner, where that is a service of its own
     #[arg(long, hide = true, value_name = "PATH")]
     pub spawner: Option<PathBuf>,

@@ -8,6 +8,7 @@ use ptx_passes::ir::Value as Operand;
 use ptx_passes::ir::{Address, AtomicOp, Base, Reg, Space, Symbol, Type};
 
 use super::registers::{machine, untyped};
+use super::sanitize::single;
 use super::{Lower, trusted};
 use crate::context::Context;
 use crate::helpers::{Helper, READ_ONLY, SIZE_OF_ACCESS, access_info};
@@ -219,7 +220,13 @@ impl Lower<'_, '_> {
 
     pub(crate) fn load(&mut self, space: Space, ty: Type, strong: bool, dst: &[Option<Reg>], address: Address) {
         let bytes = ty.bytes();
+        self.lockstep(space, address);
         let place = self.place(space, address, bytes * dst.len() as u32, false);
+        for (index, reg) in dst.iter().enumerate().filter(|(_, reg)| reg.is_some()) {
+            let address = Address { offset: address.offset + index as i64 * i64::from(bytes), ..address };
+            let touch = self.touch_of(space, bytes).reads().strong(strong).acquires(reg.is_some());
+            self.touch(space, address, touch, None);
+        }
         if strong {
             return self.strong_load(place, ty, dst);
         }
@@ -244,9 +251,12 @@ impl Lower<'_, '_> {
 
     pub(crate) fn store(&mut self, space: Space, ty: Type, strong: bool, src: &[Operand], address: Address) {
         let bytes = ty.bytes();
+        self.lockstep(space, address);
+        let touch = self.touch_of(space, bytes * src.len() as u32).writes().strong(strong);
         if strong {
             let words = self.strong_words(ty, src);
             let place = self.place(space, address, bytes * src.len() as u32, true);
+            self.touch(space, address, touch, single(src, ty));
             return self.strong_store(place, &words);
         }
         let values: Vec<Value> = src
@@ -261,6 +271,7 @@ impl Lower<'_, '_> {
             })
             .collect();
         let place = self.place(space, address, bytes * src.len() as u32, true);
+        self.touch(space, address, touch, single(src, ty));
         for (index, value) in values.into_iter().enumerate() {
             let at = place.offset + index as i32 * bytes as i32;
             self.b.ins().store(place.flags, value, place.pointer, at);
@@ -278,7 +289,10 @@ impl Lower<'_, '_> {
         src: Operand,
         swap: Option<Operand>,
     ) {
+        self.lockstep(space, address);
         let place = self.place(space, address, ty.bytes(), true);
+        let touch = self.touch_of(space, ty.bytes()).reads().writes().strong(true).acquires(dst.is_some());
+        self.touch(space, address, touch, None);
         let bits = untyped(ty);
         let operand = self.get(src, bits);
         let swap = swap.map(|value| self.get(value, bits));

@@ -16,6 +16,7 @@ mod memory;
 mod merge;
 mod registers;
 mod runtime;
+mod sanitize;
 mod special;
 mod strong;
 mod sync;
@@ -33,6 +34,7 @@ use ptx_passes::pauses::Pauses;
 use ptx_passes::reach::Reach;
 
 use super::helpers::{Arg, Helper};
+use super::sanitize::Checks;
 
 /// What the functions of one kernel share.
 pub(crate) struct Unit<'m> {
@@ -53,6 +55,8 @@ pub(crate) struct Unit<'m> {
     pub has_fma: bool,
     /// Whether each access to global memory looks for marks.
     pub checked: bool,
+    /// What the sanitizer looks for.
+    pub checks: Checks,
 }
 
 impl Unit<'_> {

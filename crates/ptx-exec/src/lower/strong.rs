@@ -51,7 +51,7 @@ impl Lower<'_, '_> {
             let word = words[(bit / WORD) as usize];
             let value = match words.get((bit / WORD) as usize + 1) {
                 Some(high) if ty == Type::B128 => self.b.ins().iconcat(word, *high),
-                _ if bit % WORD == 0 => word,
+                _ if bit.is_multiple_of(WORD) => word,
                 _ => self.b.ins().ushr_imm_u(word, i64::from(bit % WORD)),
             };
             let value = self.fit(value, machine(untyped(ty)), false);

@@ -76,6 +76,7 @@ impl Lower<'_, '_> {
         // Lanes that ask for the active mask must be at the same place to count as active together.
         let site = if *op == WarpOp::ActiveMask { i64::from(self.line) } else { 0 };
         let site = self.int(types::I64, site);
+        self.note_if_checked();
         let answer = self.interleaved_warp(code, value, both, mask, site);
         let answer = answer
             .unwrap_or_else(|| self.ask(Helper::Warp, &[self.context, code, value, both, mask, site], types::I64));

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ptx_exec::window;
-use ptx_exec::{Fault, Launch, Module, Output, Program};
+use ptx_exec::{Checks, Fault, Finding, Launch, Module, Output, Program};
 
 static NEXT: AtomicU64 = AtomicU64::new(window::BASE + (1 << 40));
 
@@ -55,13 +55,17 @@ impl Params {
     }
 }
 
-/// Collects what kernels print.
+/// Collects what kernels print, and what the sanitizer finds.
 #[derive(Default)]
-pub struct Printed(pub Mutex<Vec<u8>>);
+pub struct Printed(pub Mutex<Vec<u8>>, pub Mutex<Vec<Finding>>);
 
 impl Output for Printed {
     fn write(&self, bytes: &[u8]) {
         self.0.lock().unwrap().extend_from_slice(bytes);
+    }
+
+    fn finding(&self, finding: Finding) {
+        self.1.lock().unwrap().push(finding);
     }
 }
 
@@ -81,6 +85,11 @@ impl Device {
     /// The same, where each thread has a fiber.
     pub fn with_fibers(source: &str) -> Device {
         Device::of(Module::from_ptx(source).unwrap_or_else(|error| panic!("{error}")).with_fibers())
+    }
+
+    /// The same, in which the sanitizer looks for something.
+    pub fn sanitized(source: &str, checks: Checks) -> Device {
+        Device::of(Module::from_ptx(source).unwrap_or_else(|error| panic!("{error}")).sanitized(checks))
     }
 
     fn of(module: Module) -> Device {

@@ -4,13 +4,15 @@ use cuda_abi::constants::attach_flag;
 use cuda_abi::driver::Driver;
 use cuda_abi::error::*;
 use cuda_abi::types::*;
+use ptx_exec::Check;
+use ptx_exec::sanitize::init;
 
 use super::map::{self, Kind, Region};
 use super::{heap, pool::FREEING};
 use crate::abi::*;
 use crate::context::{CONTEXTS, Context, current};
 use crate::graph::capture;
-use crate::state;
+use crate::{sanitizer, state};
 
 /// What rows of a pitched allocation are aligned to.
 const PITCH: usize = 512;
@@ -23,11 +25,19 @@ pub(crate) fn allocate(context: &Context, size: u64, kind: Kind) -> CudaResult<u
     Ok(base)
 }
 
+/// Nobody has written to this memory yet, should the sanitizer look for that.
+pub(super) fn handed_out(base: u64, size: u64) {
+    if sanitizer::looks_for(Check::Init) {
+        init::begin(base, size);
+    }
+}
+
 /// Frees device memory that `allocate` gave.
 pub(crate) fn free(base: u64) -> CudaResult {
     let mine =
         |region: &Region| matches!(region.kind, Kind::Device { .. } | Kind::Managed) && region.flags & FREEING == 0;
     let region = map::remove(base, mine).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    init::end(base);
     heap::release(&region);
     Ok(())
 }
@@ -36,7 +46,9 @@ fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytes: usize) -> CudaResult {
     let context = current()?;
     dptr.required()?;
     capture::permit()?;
-    dptr.put(allocate(&context, bytes as u64, Kind::Device { pool: None })?)
+    let base = allocate(&context, bytes as u64, Kind::Device { pool: None })?;
+    handed_out(base, bytes as u64);
+    dptr.put(base)
 }
 
 fn cuMemAllocPitch_v2(

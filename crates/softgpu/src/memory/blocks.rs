@@ -1,23 +1,33 @@
 //! Allocations that the worker makes inside of mappings, for its client. They let fault reports name the right allocation,
 //! and checked kernels find its end.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use ptx_exec::marks;
+use ptx_exec::sanitize::init;
+
+use super::alloc;
 
 /// How many freed blocks are remembered, for reports.
 const FREED: usize = 256;
+/// How many blocks that went with their context are remembered.
+const MOST_LEFT: usize = 100_000;
 
 #[derive(Default)]
 struct Blocks {
     /// Sizes by address, as the client asked for them.
     live: BTreeMap<u64, u64>,
+    /// Those of them that were handed out before anybody asked.
+    ahead: BTreeSet<u64>,
+    /// Sizes of those that went with their context.
+    left: Vec<u64>,
     freed: VecDeque<(u64, u64)>,
 }
 
-static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks { live: BTreeMap::new(), freed: VecDeque::new() });
+static BLOCKS: Mutex<Blocks> =
+    Mutex::new(Blocks { live: BTreeMap::new(), ahead: BTreeSet::new(), left: Vec::new(), freed: VecDeque::new() });
 
 /// Set where this driver is in use. The proxy may have another one.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -41,9 +51,37 @@ pub fn made(address: u64, len: u64, size: u64) {
     }
     let mut blocks = BLOCKS.lock();
     blocks.live.insert(address, size);
+    blocks.ahead.remove(&address);
     blocks.freed.retain(|(freed, bytes)| freed + bytes <= address || address + len <= *freed);
     drop(blocks);
     marks::set(address, len, size);
+    alloc::handed_out(address, size);
+}
+
+/// The same for a block that nobody has asked for yet.
+pub fn made_ahead(address: u64, len: u64) {
+    made(address, len, len);
+    if IN_USE.load(Ordering::Relaxed) {
+        BLOCKS.lock().ahead.insert(address);
+    }
+}
+
+/// The sizes of blocks that the program asked for and has not freed.
+pub(crate) fn asked_for() -> Vec<u64> {
+    let blocks = BLOCKS.lock();
+    let asked = blocks.live.iter().filter(|(address, _)| !blocks.ahead.contains(address));
+    asked.map(|(_, size)| *size).chain(blocks.left.iter().copied()).collect()
+}
+
+/// The block at `address` goes with its context: the program has not freed it.
+pub fn left(address: u64) {
+    let mut blocks = BLOCKS.lock();
+    if let Some(size) = blocks.live.get(&address).copied()
+        && !blocks.ahead.contains(&address)
+        && blocks.left.len() < MOST_LEFT
+    {
+        blocks.left.push(size);
+    }
 }
 
 /// The block at `address` is freed.
@@ -51,7 +89,9 @@ pub fn gone(address: u64, len: u64) {
     if !IN_USE.load(Ordering::Relaxed) {
         return;
     }
+    init::end(address);
     let mut blocks = BLOCKS.lock();
+    blocks.ahead.remove(&address);
     if let Some(size) = blocks.live.remove(&address) {
         blocks.freed.push_back((address, size));
         if blocks.freed.len() > FREED {

@@ -91,6 +91,7 @@ fn allocate(context: &Context, pool: Arc<Pool>, size: usize) -> CudaResult<u64> 
     let device = &state::devices()[pool.device];
     let base =
         super::heap::allocate(device, context.id(), size as u64).inspect_err(|_| pool.returned(size as u64))?;
+    super::alloc::handed_out(base, size as u64);
     let device = pool.device;
     map::insert(Region { device, ..Region::of(context, base, size as u64, Kind::Device { pool: Some(pool) }) })?;
     Ok(base)

@@ -146,7 +146,7 @@ fn take_ahead(state: &mut State, device: i32, context: u32, len: u64, wanted: us
     {
         *live.entry(base).or_default() += 1;
         blocks.insert(address, Block::small(len, device, context));
-        softgpu::blocks::made(address, len, len);
+        softgpu::blocks::made_ahead(address, len);
         taken.push(address);
     }
     if !taken.is_empty() {

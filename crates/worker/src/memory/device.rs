@@ -399,6 +399,7 @@ impl Memory {
         };
         self.close_imports(context);
         for (address, block) in blocks {
+            softgpu::blocks::left(address);
             self.withdraw(address);
             let _ = self.take_back(address, block, context);
         }

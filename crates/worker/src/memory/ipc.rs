@@ -122,6 +122,7 @@ impl Memory {
             if let Some(backed) = state.backed.get_mut(&home.base) {
                 backed.is_shared = true;
             }
+            softgpu::sanitizer::shared(home.base, home.size);
             (home, state.exporting.begin(address))
         };
         let offered = self.offer(&home, address, len, kind);

@@ -41,7 +41,11 @@ pub(super) fn free_unused(worker: &Worker, FreeUnused { address }: FreeUnused) -
 
 /// Natively freeing waits for the device; so do we, and memory that goes back is used by nobody.
 pub(super) fn free(worker: &Worker, Free { address }: Free) -> Outcome {
-    worker.memory.free(address, worker.context_tag(), || wait_for_context(worker))?;
+    let freed = worker.memory.free(address, worker.context_tag(), || wait_for_context(worker));
+    if freed == Err(Refusal::Code(CUDA_ERROR_INVALID_VALUE)) {
+        softgpu::sanitizer::bad_free(address);
+    }
+    freed?;
     Ok(CUDA_SUCCESS)
 }
 
