@@ -87,7 +87,7 @@ pub(crate) fn for_cluster(options: &Options) -> Result<()> {
 
 /// Programs and libraries of a staged tree.
 pub(crate) fn binaries(tree: &Path) -> Vec<PathBuf> {
-    let names = ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"];
+    let names = ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init", stage::SMI];
     let lib = names.iter().chain(&stage::DAEMONS).map(|name| tree.join("lib/bulkhead").join(name));
     std::iter::once(tree.join("bin/bulkhead")).chain(lib).collect()
 }

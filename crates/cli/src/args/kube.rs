@@ -18,6 +18,9 @@ pub(crate) struct NodeArgs {
     /// Directory of the client libraries on the host (default: beside this program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
+    /// Mount no nvidia-smi into containers (for hosts with a package of an earlier version, which has none)
+    #[arg(long)]
+    pub no_nvidia_smi: bool,
     /// Directory for CDI files
     #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::SPEC_DIR)]
     pub cdi_dir: PathBuf,

@@ -44,7 +44,8 @@ fn a_container_gets_a_zone_of_its_profile() {
         .map(|m| (m["hostPath"].as_str().unwrap().to_owned(), m["containerPath"].as_str().unwrap().to_owned()))
         .collect();
     let dir = node.directory.to_str().unwrap();
-    assert_eq!(mounts.len(), 5);
+    assert_eq!(mounts.len(), 6);
+    assert!(mounts.contains(&(format!("{dir}/lib/nvidia-smi"), "/usr/bin/nvidia-smi".to_owned())));
     let library = (format!("{dir}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
     assert!(mounts.contains(&library), "{mounts:?}");
     assert!(mounts.contains(&(format!("{dir}/s/zones/{zone}"), "/run/bulkhead/zone".to_owned())));

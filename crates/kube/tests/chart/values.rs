@@ -156,6 +156,11 @@ fn helm_test_has_a_pod_wherever_pods_can_have_gpus() {
             let pod = of_kind(&hooks, "Pod").first().map(|pod| pod["spec"].clone());
             (pod, of_kind(&hooks, "ResourceClaimTemplate").len())
         };
+            assert!(!command.contains("--no-nvidia-smi"));
+        }
+        let made = objects(&render(helm, "1.36.0", &[set, "host.nvidiaSmi=false"]).unwrap());
+        for set in of_kind(&made, "DaemonSet") {
+            assert!(pod(set).unwrap()["containers"][0]["command"].to_string().contains("--no-nvidia-smi"));
         let resources = |pod: &Value| pod["containers"][0]["resources"].clone();
         let (pod, claims) = pod_of("1.36.0", "nodes=gpu");
         assert_eq!((resources(&pod.unwrap()), claims), (json!({ "limits": { "bulkhead.dev/gpu-10gb": 1 } }), 0));
