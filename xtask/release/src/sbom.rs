@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::process::Command;
 use xtask::archive::sha256;
 use xtask::oci::Built;
 use xtask::package::VERSION;
