@@ -261,7 +261,7 @@ fn nvidias_time_slicing_file_becomes_a_profile() {
     // A runtime without CDI gets plain mounts.
     let response = node.kubelet.allocate("nvidia.com/gpu", &[&ids[0]]).unwrap();
     assert!(response.cdi_devices.is_empty());
-    assert_eq!(response.mounts.len(), 5);
+    assert_eq!(response.mounts.len(), 6);
     assert!(response.mounts.iter().all(|mount| mount.read_only));
     assert_eq!(node.zones()[0]["limits"]["memory"], 1u64 << 30);
 }

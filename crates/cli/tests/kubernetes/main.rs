@@ -4,6 +4,7 @@
 mod cluster;
 mod device_plugin;
 mod dra;
+mod health;
 mod kubelet;
 mod load;
 mod mig;
