@@ -90,6 +90,9 @@ pub(crate) struct DraArgs {
     /// Name of this node (default: $NODE_NAME)
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+    /// Create events on pods for refusals, faults and the like; needs the right to get pods and to create events
+    #[arg(long)]
+    pub events: bool,
     /// Kubeconfig file (default: the pod's service account)
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,

@@ -78,6 +78,13 @@ impl Cluster {
         self.inside().objects.remove(path);
     }
 
+    /// Objects below a path.
+    pub fn below(&self, path: &str) -> Vec<Value> {
+        let prefix = format!("{path}/");
+        let inside = self.inside();
+        inside.objects.iter().filter(|(key, _)| key.starts_with(&prefix)).map(|(_, object)| object.clone()).collect()
+    }
+
     /// Creates a GpuShareGrant, or changes it.
     pub fn grant(&self, namespace: &str, name: &str, spec: Value) {
         let metadata = json!({ "name": name, "namespace": namespace });

@@ -12,6 +12,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::{Mutex, Notify, watch};
 
+use super::events::Events;
 use super::grants::held::Held;
 use super::grants::{self, Grants};
 use super::{labels, slices};
@@ -48,6 +49,8 @@ pub(super) struct Publisher {
     pub health: Health,
     /// Whether a kubelet has accepted us.
     pub registered: Arc<AtomicBool>,
+    /// Where they are wanted.
+    pub events: Option<Events>,
 }
 
 impl Publisher {
@@ -132,6 +135,9 @@ impl Publisher {
             Err(error) => return tracing::debug!(%error, "cannot list pod resources"),
         };
         let Ok(status) = self.broker.status().await else { return };
+        if let Some(events) = &mut self.events {
+            events.tell(&status).await;
+        }
         let (names, subjects) = {
             let store = self.store.lock().await;
             let logs = labels::logs(&self.container_logs);
