@@ -251,7 +251,7 @@ mod tests {
         let source = FAKE.replace("DIRECTORY", &directory.display().to_string());
         let nvml = Nvml::load(&directory.shared_library("libnvidia-ml.so.1", &source)).unwrap();
         let mut watch = Watch::new(&nvml);
-        let mut now = |watch: &mut Watch<'_>| {
+        let now = |watch: &mut Watch<'_>| {
             watch.wait(Duration::ZERO);
             let readings = watch.conditions();
             readings.iter().map(|one| (one.gpu, Condition::of(one).unwrap())).collect::<Vec<_>>()
