@@ -33,7 +33,7 @@ Keys of bulkhead top
 
   q               quit
   ?               this page; any key leaves it
-  n m g c l b d   sort by name, memory, GPU time, calls, launches, copies, denials
+  n m g c l b d   sort by name, memory, GPU, calls, launches, copies, denials
   r               reverse the order
   j k, arrows     scroll by a line
   space, PgDn     scroll by a screen; PgUp goes back
