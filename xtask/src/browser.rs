@@ -41,6 +41,16 @@ pub(crate) fn check() -> Result<()> {
     ]))?;
     let looks: usize = between(&document, "data-looks=\"", "\"").unwrap_or_default().parse().unwrap_or(0);
     ensure!(looks >= 2, "the page has looked {looks} times\n{document}");
+    let kept: usize = between(&document, "data-kept=\"", "\"").unwrap_or_default().parse().unwrap_or(0);
+    ensure!(kept >= 1, "the page has nothing from before it was opened\n{document}");
+    let host = between(&document, "<span id=\"host\">", "</span>").unwrap_or_default();
+    let title = between(&document, "<title>", "</title>").unwrap_or_default();
+    ensure!(!host.is_empty() && title == format!("{host} · Bulkhead"), "the title is {title:?}, the host {host:?}");
+    ensure!(
+        document.contains("data-limit=\"1073741824\""),
+        "there is no line at the limits of both zones\n{document}"
+    );
+    ensure!(document.contains("data-state=\"ok\""), "the bars have no state\n{document}");
     ensure!(document.contains("soft · CUDA "), "the page does not name the backend\n{document}");
     let table = between(&document, "<tbody id=\"zones\">", "</tbody>").unwrap_or_default();
     for zone in ZONES {

@@ -124,6 +124,9 @@ impl Set {
         for daemon in stage::DAEMONS {
             image.program(&lib.join(daemon), &format!("usr/lib/bulkhead/{daemon}"))?;
         }
+        let smi = format!("usr/lib/bulkhead/{}", stage::SMI);
+        image.file(&lib.join(stage::SMI), &smi)?;
+        image.strip(&smi)?;
         if self.revision.is_some() {
             image.text(&format!("{}\n", self.version()), "usr/lib/bulkhead/version")?;
         }

@@ -57,8 +57,8 @@ pub fn tree(stage: &Path, places: &Places) -> Result<Tree> {
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         tree.file(&format!("usr/lib/bulkhead/{library}"), &lib.join(library), 0o644);
     }
-    // bulkhead-init is for images of Xen guests.
-    for program in stage::DAEMONS.iter().chain(&["bulkhead-init"]) {
+    // bulkhead-init is for images of Xen guests, nvidia-smi for containers.
+    for program in stage::DAEMONS.iter().chain(&["bulkhead-init", stage::SMI]) {
         tree.file(&format!("usr/lib/bulkhead/{program}"), &lib.join(program), 0o755);
     }
     // The Xen backend is enabled by hand (docs/xen-install.md), and not restarted by upgrades: clients in guests lose their
@@ -120,7 +120,7 @@ pub fn pretend_stage(stage: &Path) -> Result<()> {
         "#!/bin/sh\nif [ \"$1 $2\" = 'man --dir' ]; then echo page > \"$3/bulkhead.1\"; else echo \"$@\"; fi\n";
     fs::write(stage.join("bin/bulkhead"), script)?;
     fs::set_permissions(stage.join("bin/bulkhead"), fs::Permissions::from_mode(0o755))?;
-    for name in ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init"].iter().chain(&stage::DAEMONS) {
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1", "bulkhead-init", stage::SMI].iter().chain(&stage::DAEMONS) {
         fs::write(stage.join("lib/bulkhead").join(name), *name)?;
     }
     Ok(())

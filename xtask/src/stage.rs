@@ -6,10 +6,11 @@
 //! target/stage/lib/bulkhead/libnvidia-ml.so.1   (and libnvidia-ml.so)
 //! target/stage/lib/bulkhead/bulkhead-spawner    (and -broker, -exporter: the services of a node)
 //! target/stage/lib/bulkhead/bulkhead-init       (the first process of Xen guests)
+//! target/stage/lib/bulkhead/nvidia-smi          (for containers; it needs no library at all)
 //! ```
 
 use crate::{paths, sh};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +20,15 @@ pub const DAEMONS: [&str; 3] = ["bulkhead-spawner", "bulkhead-broker", "bulkhead
 
 /// The crates whose programs and libraries are staged.
 pub const PACKAGES: [&str; 5] = ["bulkhead", "proxy", "libcuda", "libnvml", "guest"];
+
+/// What containers get beside the client libraries, and the crate that it is of.
+pub const SMI: &str = "nvidia-smi";
+pub const SMI_PACKAGE: &str = "smi";
+
+/// The crates of everything that is staged.
+pub fn packages() -> impl Iterator<Item = &'static str> {
+    PACKAGES.into_iter().chain([SMI_PACKAGE])
+}
 
 #[derive(Default)]
 pub struct Options {
@@ -33,15 +43,40 @@ pub fn build(options: &Options) -> Result<()> {
     cargo.arg("build").args(PACKAGES.iter().flat_map(|package| ["--package", package]));
     cargo.args((!options.debug).then_some("--release"));
     sh::run(&mut cargo)?;
+    let mut cargo = sh::cargo();
+    link_smi(&mut cargo).args((!options.debug).then_some("--release"));
+    sh::run(cargo.args(STATIC))?;
     let built = paths::target().join(if options.debug { "debug" } else { "release" });
+    ensure!(!asks_for_loader(&fs::read(built.join(SMI))?), "{SMI} is not linked statically");
     place_all(&built, &paths::stage(), options.strip)
+}
+
+/// What follows the options of [`link_smi`].
+pub const STATIC: [&str; 3] = ["--", "-C", "target-feature=+crt-static"];
+
+/// Makes cargo build `nvidia-smi`, which runs in whatever image a container has: with the C library in it, which the other
+/// programs and libraries share with the machine that they run on.
+pub fn link_smi(cargo: &mut Command) -> &mut Command {
+    cargo.args(["rustc", "--package", SMI_PACKAGE, "--bin", SMI])
+}
+
+/// Whether a program of 64 bits is started by the loader of a C library (`PT_INTERP`).
+fn asks_for_loader(elf: &[u8]) -> bool {
+    const INTERP: u64 = 3;
+    let number = |at: usize, length: usize| {
+        let bytes = elf.get(at..at + length)?;
+        Some(bytes.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let of_header = |at, length| number(at, length).map_or(0, |number| number as usize);
+    let (table, size, count) = (of_header(0x20, 8), of_header(0x36, 2), of_header(0x38, 2));
+    (0..count).any(|index| number(table.saturating_add(index * size), 4) == Some(INTERP))
 }
 
 /// Lays out what cargo has left in a directory as an installed Bulkhead is.
 pub fn place_all(built: &Path, tree: &Path, strip: bool) -> Result<()> {
     let (bin, lib) = dirs(tree)?;
     place(&built.join("bulkhead"), &bin.join("bulkhead"), strip)?;
-    for name in DAEMONS.iter().chain(&["bulkhead-init"]) {
+    for name in DAEMONS.iter().chain(&["bulkhead-init", SMI]) {
         place(&built.join(name), &lib.join(name), strip)?;
     }
     for (from, name) in [("libcuda.so", "libcuda.so"), ("libnvidia_ml.so", "libnvidia-ml.so")] {
@@ -83,4 +118,15 @@ fn place(from: &Path, to: &Path, strip: bool) -> Result<()> {
         sh::run(Command::new("strip").arg("--strip-unneeded").arg(&new))?;
     }
     fs::rename(&new, to).with_context(|| format!("cannot stage {}", to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_program_asks_for_a_loader() {
+        assert!(asks_for_loader(&fs::read(std::env::current_exe().unwrap()).unwrap()));
+        assert!(!asks_for_loader(&[0; 64]) && !asks_for_loader(b"#!/bin/sh"));
+    }
 }

@@ -13,6 +13,10 @@ use control::meter::{MAX_READINGS, Reading, send};
 use control::mig::Instance;
 use libloading::Library;
 
+mod watch;
+
+use watch::{Events, FieldValue, Watch};
+
 const EVERY: Duration = Duration::from_secs(1);
 const MAX_GPUS: u32 = 64;
 /// NVML does not know it.
@@ -29,12 +33,15 @@ pub enum MeterError {
 /// Sends readings for as long as somebody takes them.
 pub fn run(library: &Path, socket: &OwnedFd) -> Result<(), MeterError> {
     let nvml = Nvml::load(library)?;
+    let mut watch = Watch::new(&nvml);
     loop {
-        let readings = nvml.readings();
+        // First, so that a message that is too long loses processes and not this.
+        let mut readings = watch.conditions();
+        readings.extend(nvml.readings());
         if send(socket, &readings).is_err() {
             return Ok(());
         }
-        std::thread::sleep(EVERY);
+        watch.wait(EVERY);
     }
 }
 
@@ -64,6 +71,7 @@ type GetCount = unsafe extern "C" fn(*mut u32) -> u32;
 type GetHandle = unsafe extern "C" fn(u32, *mut *mut c_void) -> u32;
 type GetNumber = unsafe extern "C" fn(*mut c_void, *mut u32) -> u32;
 type GetMemory = unsafe extern "C" fn(*mut c_void, *mut MemoryInfo) -> u32;
+type GetFields = unsafe extern "C" fn(*mut c_void, i32, *mut FieldValue) -> u32;
 type GetProcesses = unsafe extern "C" fn(*mut c_void, *mut u32, *mut ProcessInfo) -> u32;
 
 struct Nvml {
@@ -73,6 +81,9 @@ struct Nvml {
     /// Older drivers do not have it.
     memory: Option<GetMemory>,
     processes: GetProcesses,
+    /// Older drivers do not have it.
+    fields: Option<GetFields>,
+    events: Option<Events>,
     _library: Library,
 }
 
@@ -89,8 +100,10 @@ impl Nvml {
             let newest = library.get::<GetProcesses>(b"nvmlDeviceGetComputeRunningProcesses_v3\0");
             let processes =
                 *newest.or_else(|_| library.get::<GetProcesses>(b"nvmlDeviceGetComputeRunningProcesses_v2\0"))?;
+            let fields = library.get::<GetFields>(b"nvmlDeviceGetFieldValues\0").ok().map(|found| *found);
+            let events = Events::load(&library);
             match init() {
-                0 => Ok(Self { count, handle, minor, memory, processes, _library: library }),
+                0 => Ok(Self { count, handle, minor, memory, processes, fields, events, _library: library }),
                 error => Err(MeterError::Init(error)),
             }
         }

@@ -1,7 +1,7 @@
-//! Finds the client library `libcuda.so.1`, and sets the environment that loads it first.
+//! Finds the client library `libcuda.so.1`, and sets the environment that loads it first, and that finds our `nvidia-smi`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use control::env_vars;
@@ -9,6 +9,7 @@ use control::env_vars;
 use crate::exit::{Exit, Failure};
 
 const LIBRARY: &str = "libcuda.so.1";
+const SMI: &str = "nvidia-smi";
 
 /// The directory of the client library: as configured, as installed, or beside this program.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
@@ -33,12 +34,22 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Makes a program load the client library before any other, also through Triton, which has a search of its own.
-pub(crate) fn put_in_front(command: &mut Command, dir: &std::path::Path, socket: &std::path::Path) {
+/// Makes a program load the client library before any other, also through Triton, which has a search of its own; and call our
+/// `nvidia-smi`, where it is beside the library.
+pub(crate) fn put_in_front(command: &mut Command, dir: &Path, socket: &Path) {
+    if dir.join(SMI).is_file() {
+        command.env("PATH", before("PATH", dir));
+    }
+    let path = before("LD_LIBRARY_PATH", dir);
+    command.env("LD_LIBRARY_PATH", path).env("TRITON_LIBCUDA_PATH", dir).env(env_vars::SOCKET, socket);
+}
+
+/// A list of directories that begins with `dir`, and goes on as the variable does now.
+fn before(variable: &str, dir: &Path) -> OsString {
     let mut path = OsString::from(dir);
-    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty()) {
+    if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
         path.push(":");
         path.push(rest);
     }
-    command.env("LD_LIBRARY_PATH", path).env("TRITON_LIBCUDA_PATH", dir).env(env_vars::SOCKET, socket);
+    path
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bulkhead_kube::inject::Places;
+use bulkhead_kube::inject::{self, Places};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -19,12 +19,12 @@ impl NodeArgs {
     }
 
     pub(crate) fn places(&self) -> Result<Places, Failure> {
-        let libraries = match &self.library_dir {
+        let (libraries, smi) = match &self.library_dir {
             // Not checked: it is a path of the host, and this process may have another root.
-            Some(dir) => dir.clone(),
-            None => library::find()?,
+            Some(dir) => (dir.clone(), true),
+            None => library::find().map(|dir| (dir.clone(), inject::has_smi(&dir)))?,
         };
-        Ok(Places { libraries, state: self.state_dir.clone() })
+        Ok(Places { libraries, state: self.state_dir.clone(), smi: smi && !self.no_nvidia_smi })
     }
 
     pub(crate) fn admin_socket(&self) -> PathBuf {

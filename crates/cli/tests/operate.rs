@@ -394,11 +394,21 @@ fn top_shows_zones_and_programs_once() {
     // The output is no terminal, so it is printed once.
     let output = node.run(&["top", "--interval", "0.1"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ZONE / CLIENT") && text.contains("1 GiB"), "{text}");
+    assert!(text.contains("ZONE / CLIENT") && text.contains(" 1.0G ") && text.contains("\ntotal "), "{text}");
     assert!(text.contains(&std::process::id().to_string()) && !text.contains('\x1b'), "{text}");
     let served = node.logged("client served");
     assert_eq!((&served["zone"], &served["pid"]), (&"a".into(), &std::process::id().into()));
     assert!(served["worker"].is_u64() && served["time"].as_str().unwrap().ends_with('Z'));
+}
+
+/// Characters that take room: escape sequences are `ESC [`, digits and an `m`.
+fn visible(line: &str) -> usize {
+    let parts = line.split("\x1b[").enumerate();
+    let text = |(index, part): (usize, &str)| match index {
+        0 => part.chars().count(),
+        _ => part.split_once('m').map_or(0, |(_, rest)| rest.chars().count()),
+    };
+    parts.map(text).sum()
 }
 
 /// On a terminal it draws again and again, until `q`, and leaves the terminal as it was.
@@ -429,14 +439,17 @@ fn top_is_live_on_a_terminal() {
     };
     read_until(&mut seen, &|text| text.matches("\x1b[H").count() >= 3);
     assert_ne!(local_modes(), before, "keys come at once");
-    rustix::io::write(&master, b"xq").unwrap();
+    rustix::io::write(&master, b"x?").unwrap();
+    read_until(&mut seen, &|text| text.contains("sort by name"));
+    rustix::io::write(&master, b"mq").unwrap();
     assert!(top.wait().unwrap().success());
     read_until(&mut seen, &|text| text.ends_with("\x1b[?1049l"));
     assert_eq!(local_modes(), before);
     let text = String::from_utf8_lossy(&seen).into_owned();
     let frame = text.split("\x1b[H").nth(2).unwrap();
-    assert!(frame.contains("1 GiB"), "{frame:?}");
-    assert!(frame.lines().all(|line| line.split("\x1b[K").next().unwrap().chars().count() <= 50), "{frame:?}");
+    assert!(frame.contains(" 1.0G"), "{frame:?}");
+    assert!(text.contains("Keys of bulkhead top"), "the key for help was taken: {text:?}");
+    assert!(frame.lines().all(|line| visible(line.split("\x1b[K").next().unwrap()) <= 50), "{frame:?}");
 }
 
 #[test]
@@ -460,6 +473,12 @@ fn metrics_health_and_the_page_are_served() {
 
     let status: Value = serde_json::from_str(&node.get("/api/status").1).unwrap();
     assert_eq!((&status["backend"], &status["zones"][0]["name"]), (&"soft".into(), &"a".into()));
+    // What the page shows of the time before it was opened.
+    let history = || serde_json::from_str::<Value>(&node.get("/api/history").1).unwrap();
+    until("a look was kept", || history()["looks"].as_array().is_some_and(|looks| !looks.is_empty()));
+    let kept = history();
+    assert!(kept["host"].as_str().is_some_and(|host| !host.is_empty()), "{kept}");
+    assert!(kept["looks"][0]["age_ms"].is_u64() && kept["looks"][0]["zones"]["a"]["memory"].is_u64(), "{kept}");
     let (code, page) = node.get("/");
     assert!(code == 200 && page.contains("<title>Bulkhead</title>"));
     // It brings everything along.

@@ -226,6 +226,9 @@ pub struct Status {
     /// What stands between workers and NVIDIA's driver: `off`, `refuse` or `supervise`.
     #[serde(default)]
     pub driver_filter: String,
+    /// Why nothing new is to be put on a GPU, by its number; those that work are not in it.
+    #[serde(default)]
+    pub gpu_faults: std::collections::BTreeMap<u32, String>,
     /// By name.
     pub zones: Vec<ZoneStatus>,
 }
@@ -262,6 +265,18 @@ pub struct CardStatus {
     /// What it is a part of, if it is a MIG instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigStatus>,
+    /// Of the memory that its PCI slot is near to, where the kernel tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// The PCIe root that it is behind, such as `pci0000:16`, where the kernel tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_root: Option<String>,
+    /// Of the node's driver.
+    #[serde(default)]
+    pub driver_version: String,
+    /// Why nothing new is to be put on it; none where it works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// A part of a GPU that its hardware keeps apart from the others.

@@ -7,6 +7,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+mod history;
 mod metrics;
 pub mod request;
 
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use control::admin::{AdminClient, Answer, Request, Status};
 use parking_lot::Mutex;
 
+use history::History;
 use request::{Bad, Target};
 
 /// Connections at a time; further ones are closed at once.
@@ -56,7 +58,11 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
 pub fn serve(listener: TcpListener, broker: PathBuf, options: Options) -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
     let source = Mutex::new(Source { broker, admin: None, last: None });
-    let server = Arc::new(Server { source, options, connections: AtomicUsize::new(0) });
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let history = Mutex::new(History::default());
+    let server = Arc::new(Server { source, options, host, history, connections: AtomicUsize::new(0) });
+    let looker = Arc::clone(&server);
+    std::thread::Builder::new().name("history".into()).spawn(move || looker.look_for_ever())?;
     std::thread::Builder::new().name("http".into()).spawn(move || server.accept_for_ever(&listener))?;
     Ok(address)
 }
@@ -87,6 +93,9 @@ impl Source {
 struct Server {
     source: Mutex<Source>,
     options: Options,
+    /// The machine's name, for those who look at several.
+    host: String,
+    history: Mutex<History>,
     connections: AtomicUsize,
 }
 
@@ -118,6 +127,16 @@ impl Server {
         }
     }
 
+    /// A broker that does not answer leaves a gap.
+    fn look_for_ever(&self) {
+        loop {
+            if let Some(status) = self.status() {
+                self.history.lock().look(&status, Instant::now());
+            }
+            std::thread::sleep(history::EVERY);
+        }
+    }
+
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let (response, head) = match request::read(&mut stream, deadline) {
@@ -142,6 +161,10 @@ impl Server {
     fn respond(&self, target: Target) -> Response {
         let status = match target {
             Target::Page => return Response::text("200 OK", "text/html; charset=utf-8", PAGE.to_owned()),
+            Target::History => {
+                let text = self.history.lock().json(&self.host, Instant::now()).to_string();
+                return Response::text("200 OK", "application/json", text);
+            }
             Target::Unknown => {
                 return Response::text("404 Not Found", "text/plain", "there is no such page\n".to_owned());
             }

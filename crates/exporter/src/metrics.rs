@@ -214,6 +214,10 @@ const DCGM: &[Family] = &[
     }),
 ];
 
+/// A metric of GPUs, and what it means.
+const GPU_FAULT: (&str, &str) =
+    ("bulkhead_gpu_fault", "1 for each GPU that does not work, and on which nothing new is put; absent for others.");
+
 /// Figures of the node as a whole.
 fn node(status: &Status) -> [(&'static str, &'static str, &'static str, u64); 18] {
     [
@@ -291,6 +295,10 @@ pub fn render(status: &Status, dcgm_names: bool) -> String {
         header(&mut text, name, kind, help);
         let _ = writeln!(text, "{name} {value}");
     }
+    header(&mut text, GPU_FAULT.0, "gauge", GPU_FAULT.1);
+    for (gpu, fault) in &status.gpu_faults {
+        let _ = writeln!(text, "{}{{gpu=\"{gpu}\",fault=\"{}\"}} 1", GPU_FAULT.0, escape(fault));
+    }
     let families = ZONE.iter().chain(if dcgm_names { DCGM } else { &[] });
     for family in families {
         header(&mut text, family.name, family.kind, family.help);
@@ -341,7 +349,7 @@ fn escape(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use control::WorkerStats;
     use control::zone::{GpuLimits, Labels, ZoneLimits};
@@ -353,7 +361,7 @@ mod tests {
         ZoneGpuStatus { gpu, limits, used, peak, charges_refused, busy, turns, turn_time_ns, preemptions }
     }
 
-    fn status() -> Status {
+    pub(crate) fn status() -> Status {
         let mut stats = WorkerStats { calls: 9, bytes_to_device: 1 << 40, ..WorkerStats::default() };
         (stats.denials[2], stats.faults[1], stats.gpu_time_ns) = (4, 1, Some(1_500_000_000));
         (stats.shared_opens.counts[0], stats.shared_opens.counts[2], stats.shared_opens.sum) = (2, 1, 60_000);
@@ -404,6 +412,7 @@ mod tests {
             reloads_failed: 1,
             waiting_clients: 0,
             missing_jail_parts: Vec::new(),
+            gpu_faults: [(3, "hardware error Xid 79".to_owned())].into(),
             grants: 2,
             preemption: control::admin::PreemptionStatus::default(),
             driver_filter: "refuse".to_owned(),
@@ -417,6 +426,7 @@ mod tests {
         let text = render(&status(), false);
         let a = "zone=\"a\",pod=\"q\\\"\\\\\",namespace=\"\",container=\"\"";
         for line in [
+            "bulkhead_gpu_fault{gpu=\"3\",fault=\"hardware error Xid 79\"} 1".to_owned(),
             "bulkhead_build_info{version=\"0.1.0\",backend=\"soft\",cuda_version=\"13.1\"} 1".to_owned(),
             format!("bulkhead_zone_memory_bytes{{{a}}} 1048577"),
             format!("bulkhead_zone_memory_limit_bytes{{{a}}} 3145728"),
@@ -461,6 +471,7 @@ mod tests {
         for (name, kind, help, _) in node(&status()) {
             let _ = writeln!(table, "| `{name}` | {kind} | | {help} |");
         }
+        let _ = writeln!(table, "| `{}` | gauge | `gpu`, `fault` | {} |", GPU_FAULT.0, GPU_FAULT.1);
         for Family { name, kind, help, samples } in ZONE.iter().chain(DCGM) {
             let label = samples(&status().zones[0]).first().and_then(|sample| sample.label.clone());
             let label = label.map(|(name, _)| format!("`{name}` ")).unwrap_or_default();
@@ -512,6 +523,33 @@ mod tests {
             for name in label.split("{{").skip(1).filter_map(|rest| rest.split("}}").next()) {
                 assert!(text.contains(&format!("{name}=\"")), "{name} is no label");
             }
+        }
+    }
+
+    /// Every metric, label and alert in the rules is there, and every alert has its section in the runbooks, and no other has.
+    #[test]
+    fn the_alerts_ask_for_what_there_is_and_lead_somewhere() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+        let (rules, page) = (read("packaging/prometheus/bulkhead.yaml"), read("docs/monitoring.md"));
+        let text = render(&status(), false);
+        let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':');
+        let named: Vec<&str> = rules.split(word).filter(|word| word.starts_with("bulkhead_")).collect();
+        assert!(named.len() > 10);
+        for name in named {
+            assert!(text.contains(&format!("\n# TYPE {name} ")), "{name} is not served");
+        }
+        let reasons: Vec<&str> = rules.split("reason=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert!(!reasons.is_empty());
+        for reason in reasons {
+            assert!(text.contains(&format!(",reason=\"{reason}\"}}")), "{reason} is no reason");
+        }
+        let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+        assert_eq!(sections, alerts, "docs/monitoring.md has a section for each alert, in their order");
+        for alert in alerts {
+            let link = format!("runbook_url: docs/monitoring.md#{}\n", alert.to_lowercase());
+            assert!(rules.contains(&link), "{alert} does not lead to its section");
         }
     }
 

@@ -1,5 +1,5 @@
-//! What is injected into a container of a zone: the two client libraries in the loader's default directories, and the
-//! zone's directory.
+//! What is injected into a container of a zone: the two client libraries in the loader's default directories, `nvidia-smi`
+//! where NVIDIA's toolkit puts its own, and the zone's directory.
 //!
 //! No hooks, which container toolkits had escapes in, no device nodes, and no `LD_LIBRARY_PATH`, which would replace the
 //! image's own. The directory is mounted, not the socket in it: a mounted socket would be dead after a restart of the
@@ -15,6 +15,9 @@ use crate::cdi::spec::{Edits, Mount};
 /// Where the client library looks for its zone.
 const ZONE: &str = control::env_vars::ZONE_DIR;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+/// What shows the zone, beside the libraries.
+const SMI: &str = "nvidia-smi";
+const PROGRAM_DIR: &str = "/usr/bin";
 
 /// Default directories of distributions' loaders: Debian's, and all others'.
 #[cfg(target_arch = "x86_64")]
@@ -29,6 +32,9 @@ pub struct Places {
     pub libraries: PathBuf,
     /// The broker's state directory.
     pub state: PathBuf,
+    /// Containers get our `nvidia-smi`. A host with a package of an earlier version has none, and a container whose mount has no
+    /// source does not start.
+    pub smi: bool,
 }
 
 impl Places {
@@ -41,7 +47,8 @@ impl Places {
             let from = self.libraries.join(library);
             LOADER_DIRS.into_iter().map(move |dir| (from.clone(), Path::new(dir).join(library)))
         });
-        libraries.chain([(self.zone(zone), PathBuf::from(ZONE))]).collect()
+        let smi = self.smi.then(|| (self.libraries.join(SMI), Path::new(PROGRAM_DIR).join(SMI)));
+        libraries.chain(smi).chain([(self.zone(zone), PathBuf::from(ZONE))]).collect()
     }
 
     /// For CDI.
@@ -69,6 +76,11 @@ impl Places {
             ..Default::default()
         }
     }
+}
+
+/// Whether a directory of client libraries that can be seen has a program for containers beside them.
+pub fn has_smi(libraries: &Path) -> bool {
+    libraries.join(SMI).is_file()
 }
 
 /// Triton asks `ldconfig`, which does not know mounted files, unless this is set.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! /opt/bulkhead/<version>/bin/bulkhead
-//! /opt/bulkhead/<version>/lib/bulkhead/libcuda.so.1, libnvidia-ml.so.1
+//! /opt/bulkhead/<version>/lib/bulkhead/libcuda.so.1, libnvidia-ml.so.1, nvidia-smi
 //! /opt/bulkhead/current                     -> <version>
 //! /etc/bulkhead/bulkhead.toml               if one is given
 //! /etc/systemd/system/bulkhead.service  (and -broker, -exporter)
@@ -79,8 +79,8 @@ pub fn place(root: &Path, parts: &Parts) -> Result<Changes, InstallError> {
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
         changes.programs |= put(&parts.libraries.join(library), &lib.join(library), 0o644)?;
     }
-    for daemon in DAEMONS {
-        changes.programs |= put(&parts.libraries.join(daemon), &lib.join(daemon), 0o755)?;
+    for program in DAEMONS.iter().chain(&["nvidia-smi"]) {
+        changes.programs |= put(&parts.libraries.join(program), &lib.join(program), 0o755)?;
     }
     changes.programs |= point(&root.join(HOME).join("current"), Path::new(&parts.version))?;
     if let Some(config) = &parts.config {
@@ -266,7 +266,7 @@ mod tests {
             for dir in ["image", "host"] {
                 fs::create_dir_all(path.join(dir)).unwrap();
             }
-            for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1"].iter().chain(&DAEMONS) {
+            for file in ["bulkhead", "libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi"].iter().chain(&DAEMONS) {
                 fs::write(path.join("image").join(file), file).unwrap();
             }
             fs::write(path.join("image/b.toml"), "[proxy]\n").unwrap();

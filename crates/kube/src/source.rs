@@ -53,7 +53,10 @@ impl Source {
     pub fn changed(&mut self, node: &Node) -> bool {
         let files = [self.path.as_ref(), self.time_slicing.as_ref()];
         let files = files.map(|file| file.and_then(|file| std::fs::read_to_string(file).ok())).to_vec();
-        let now = Some((files, node.clone()));
+        let mut node = node.clone();
+        // What is offered does not depend on which GPUs work today.
+        node.cards.iter_mut().for_each(|card| card.fault = None);
+        let now = Some((files, node));
         let changed = self.seen != now;
         self.seen = now;
         changed

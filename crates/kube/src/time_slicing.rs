@@ -10,6 +10,9 @@
 //!     - name: nvidia.com/gpu
 //!       replicas: 10
 //! ```
+//!
+//! Some write `replicas` directly under `timeSlicing`, without `resources`: that is of `nvidia.com/gpu`. What is not understood
+//! there is an error: a node that silently offers something else is worse.
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +21,9 @@ use control::ZoneLimits;
 use serde::Deserialize;
 
 use crate::offer::Wanted;
+
+/// What pods ask for where nothing else is said.
+const GPU: &str = "nvidia.com/gpu";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TimeSlicingError {
@@ -41,13 +47,17 @@ struct File {
 struct Sharing {
     #[serde(default)]
     time_slicing: TimeSlicing,
+    /// Their plugin has replicas that MPS serves, too.
+    #[serde(default)]
+    mps: Option<serde_json::Value>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct TimeSlicing {
     rename_by_default: bool,
     fail_requests_greater_than_one: bool,
+    replicas: Option<u32>,
     resources: Vec<Entry>,
 }
 
@@ -80,7 +90,21 @@ pub fn read(path: &Path, memory: Option<u64>) -> Result<Vec<Wanted>, TimeSlicing
     if file.version != "v1" {
         return Err(wrong(format!("unsupported version {}; expected v1", file.version)));
     }
-    let slicing = file.sharing.time_slicing;
+    if file.sharing.mps.is_some() {
+        return Err(wrong(
+            "sharing.mps is not supported; write the same resources under sharing.timeSlicing".to_owned(),
+        ));
+    }
+    let mut slicing = file.sharing.time_slicing;
+    match slicing.replicas {
+        Some(_) if !slicing.resources.is_empty() => {
+            return Err(wrong("timeSlicing has replicas and resources; write replicas of each resource".to_owned()));
+        }
+        Some(replicas) => {
+            slicing.resources = vec![Entry { name: GPU.to_owned(), rename: None, devices: None, replicas }];
+        }
+        None => {}
+    }
     let wanted = slicing.resources.into_iter().map(|entry| {
         if !(1..=128).contains(&entry.replicas) {
             return Err(wrong(format!("{}: replicas must be between 1 and 128", entry.name)));
@@ -129,6 +153,18 @@ mod tests {
     }
 
     #[test]
+    fn replicas_without_resources_are_of_whole_gpus() {
+        let text = "version: v1\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    replicas: 4\n";
+        let wanted = read_text(text).unwrap();
+        let [Wanted { profile, single }] = &wanted[..] else { panic!("{wanted:?}") };
+        assert_eq!((profile.resource.as_str(), profile.per_gpu, *single), ("nvidia.com/gpu.shared", Some(4), false));
+        assert_eq!((profile.limits.memory, &profile.mig), (Some(20 << 30), &None));
+        // Nothing to share is nothing to offer, and no error.
+        assert_eq!(read_text("version: v1\nsharing:\n  timeSlicing: {}\n").unwrap(), []);
+        assert_eq!(read_text("version: v1\n").unwrap(), []);
+    }
+
+    #[test]
     fn resources_of_slices_are_for_slices_of_that_size() {
         let text = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/mig-1g.10gb\n      \
                     replicas: 2\n    - name: nvidia.com/gpu\n      replicas: 2\n";
@@ -142,6 +178,12 @@ mod tests {
         let says = |text: &str| read_text(text).unwrap_err().to_string();
         assert!(says("version: v2\n").contains("expected v1"));
         assert!(says("version: [").contains("/slices"));
+        let under = |what: &str| says(&format!("version: v1\nsharing:\n  {what}\n"));
+        assert!(under("timeSlicing: {replicas: 0}").contains("between 1 and 128"));
+        assert!(under("timeSlicing: {replica: 4}").contains("replica"), "not silently nothing");
+        let both = "timeSlicing: {replicas: 4, resources: [{name: nvidia.com/gpu, replicas: 2}]}";
+        assert!(under(both).contains("replicas and resources"));
+        assert!(under("mps: {resources: []}").contains("sharing.mps is not supported"));
         let with = |entry: &str| format!("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {entry}\n");
         assert!(says(&with("{name: nvidia.com/gpu, replicas: 0}")).contains("between 1 and 128"));
         assert!(says(&with("{name: gpu, replicas: 2}")).contains("not a valid resource name"));

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use cuda_abi::wire::view::{Card, MAX_CARDS, ZoneView};
+use inquiry::PciAddress;
 
 use crate::codes::*;
 use crate::entry::{NvmlResult, Out, OutSlice, Str, Versioned, put_text, take_text};
@@ -34,34 +35,6 @@ fn first(is: impl Fn(&Card) -> bool) -> NvmlResult<Device> {
     handle(index)
 }
 
-/// Where a card sits: domain, bus, device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seat {
-    domain: u32,
-    bus: u32,
-    device: u32,
-}
-
-impl Seat {
-    /// Reads `[domain:]bus:device[.0]`, in hexadecimal.
-    fn parse(text: &str) -> Option<Seat> {
-        let number = |text: &str| u32::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'));
-        let (rest, device) = text.trim().rsplit_once(':')?;
-        let (device, function) = device.split_once('.').unwrap_or((device, "0"));
-        let (domain, bus) = rest.split_once(':').unwrap_or(("0", rest));
-        (number(function)? == 0).then_some(())?;
-        Some(Seat { domain: number(domain)?, bus: number(bus)?, device: number(device)? })
-    }
-
-    fn legacy_text(self) -> [u8; 16] {
-        padded(&format!("{:04X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device))
-    }
-
-    fn text(self) -> [u8; 32] {
-        padded(&format!("{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device))
-    }
-}
-
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [0; N];
     let len = text.len().min(N - 1);
@@ -69,8 +42,14 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-fn seat(device: Device) -> NvmlResult<(Seat, u32, u32)> {
-    with(device, |card| Some((Seat::parse(&card.bus_id)?, card.pci_device, card.pci_subsystem)))?.ok_or(UNKNOWN)
+/// An address in the form of earlier versions.
+fn legacy_text(address: PciAddress) -> String {
+    let PciAddress { domain, bus, device } = address;
+    format!("{domain:04X}:{bus:02X}:{device:02X}.0")
+}
+
+fn address(device: Device) -> NvmlResult<(PciAddress, u32, u32)> {
+    with(device, |card| Some((PciAddress::parse(&card.bus_id)?, card.pci_device, card.pci_subsystem)))?.ok_or(UNKNOWN)
 }
 
 /// `nvmlDeviceArchitecture_t` of a compute capability.
@@ -148,8 +127,8 @@ pub(crate) mod api {
     }
 
     pub(crate) fn nvmlDeviceGetHandleByPciBusId(id: Str, device: Out<Device>) -> NvmlResult {
-        let wanted = Seat::parse(take_text(id)?).ok_or(INVALID_ARGUMENT)?;
-        let found = first(|card| Seat::parse(&card.bus_id) == Some(wanted))?;
+        let wanted = PciAddress::parse(take_text(id)?).ok_or(INVALID_ARGUMENT)?;
+        let found = first(|card| PciAddress::parse(&card.bus_id) == Some(wanted))?;
         device.put(found)
     }
 
@@ -190,9 +169,9 @@ pub(crate) mod api {
     }
 
     pub(crate) fn nvmlDeviceGetPciInfo(device: Device, info: Out<PciInfoLegacy>) -> NvmlResult {
-        let (seat, pci_device, pci_subsystem) = seat(device)?;
-        let Seat { domain, bus, device } = seat;
-        let bus_id = seat.legacy_text();
+        let (address, pci_device, pci_subsystem) = address(device)?;
+        let PciAddress { domain, bus, device } = address;
+        let bus_id = padded(&legacy_text(address));
         let found = PciInfoLegacy { bus_id, domain, bus, device, pci_device, pci_subsystem, reserved: [0; 4] };
         info.put(found)
     }
@@ -202,9 +181,9 @@ pub(crate) mod api {
     }
 
     pub(crate) fn nvmlDeviceGetPciInfo_v3(device: Device, info: Out<PciInfo>) -> NvmlResult {
-        let (seat, pci_device, pci_subsystem) = seat(device)?;
-        let Seat { domain, bus, device } = seat;
-        let (bus_id_legacy, bus_id) = (seat.legacy_text(), seat.text());
+        let (address, pci_device, pci_subsystem) = address(device)?;
+        let PciAddress { domain, bus, device } = address;
+        let (bus_id_legacy, bus_id) = (padded(&legacy_text(address)), padded(&address.to_string()));
         let found = PciInfo { bus_id_legacy, domain, bus, device, pci_device, pci_subsystem, bus_id };
         info.put(found)
     }
@@ -212,12 +191,12 @@ pub(crate) mod api {
     pub(crate) fn nvmlDeviceGetPciInfoExt(device: Device, info: Versioned<PciInfoExt>) -> NvmlResult {
         /// A 3D controller, as PCI knows it.
         const CLASS: (u32, u32) = (3, 2);
-        let (seat, pci_device, pci_subsystem) = seat(device)?;
-        let Seat { domain, bus, device } = seat;
+        let (address, pci_device, pci_subsystem) = address(device)?;
+        let PciAddress { domain, bus, device } = address;
         let (base_class, sub_class) = CLASS;
         let version = version::<PciInfoExt>(1);
         let info = info.of_version(version, ARGUMENT_VERSION_MISMATCH)?;
-        let bus_id = seat.text();
+        let bus_id = padded(&address.to_string());
         let found =
             PciInfoExt { version, domain, bus, device, pci_device, pci_subsystem, base_class, sub_class, bus_id };
         info.put(found)
@@ -291,17 +270,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seats_are_read_in_every_form() {
-        let seat = Seat { domain: 0, bus: 0x18, device: 0 };
-        for text in ["0000:18:00.0", "00000000:18:00.0", "18:00.0", "00000000:18:00", " 0:18:0.0"] {
-            assert_eq!(Seat::parse(text), Some(seat), "{text}");
-        }
-        assert_eq!(Seat::parse("0001:AF:1f.0"), Some(Seat { domain: 1, bus: 0xaf, device: 0x1f }));
-        for text in ["", "18", "x:y:z", "0000:18:00.1", "1:2:3:4", "+1:00.0"] {
-            assert_eq!(Seat::parse(text), None, "{text}");
-        }
-        assert_eq!(&seat.legacy_text()[..13], b"0000:18:00.0\0");
-        assert_eq!(&seat.text()[..17], b"00000000:18:00.0\0");
+    fn old_and_new_addresses_differ_in_their_domain() {
+        let address = PciAddress { domain: 0, bus: 0x18, device: 0 };
+        assert_eq!(legacy_text(address), "0000:18:00.0");
+        assert_eq!(&padded::<32>(&address.to_string())[..17], b"00000000:18:00.0\0");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::codes::*;
 use crate::entry::{In, InOut, NvmlResult, Out, OutSlice, run};
 use crate::processes::{self, Kind};
 use crate::types::{Device, TableId};
-use crate::{cards, session, system, trace};
+use crate::{cards, session, trace};
 
 /// The identity of the one table, its bytes as they lie in memory.
 const KNOWN: TableId = 0xc4fe3e6c_c98f6c4e_a327ee69_6e12f7c4_u128.to_be_bytes();
@@ -104,7 +104,7 @@ fn fill(device: Device, kind: Kind, count: InOut<u32>, entries: OutSlice<Entry>)
             protected: 0,
             name: [0; 4096],
         };
-        let name = system::process_name(process.pid).unwrap_or_default();
+        let name = inquiry::process_name(process.pid).unwrap_or_default();
         let len = name.len().min(entry.name.len() - 1);
         entry.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         entries.put_at(index, entry)?;

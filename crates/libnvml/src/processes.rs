@@ -1,6 +1,6 @@
 //! The zone's own processes, and nobody else's.
 
-use cuda_abi::wire::view::{Process, ZoneView};
+use cuda_abi::wire::view::Process;
 
 use crate::cards::find;
 use crate::codes::*;
@@ -21,16 +21,9 @@ pub(crate) enum Kind {
 pub(crate) fn list(device: Device, kind: Kind) -> NvmlResult<Vec<Process>> {
     let (card, _) = find(device)?;
     match kind {
-        Kind::Compute => Ok(on_card(session::now()?, card)),
+        Kind::Compute => Ok(inquiry::processes(&session::now()?, card)),
         Kind::Other => Ok(Vec::new()),
     }
-}
-
-/// Of several cards, a process is on those of which it holds something.
-fn on_card(view: ZoneView, card: usize) -> Vec<Process> {
-    let one = view.card_use.len() < 2 || view.holdings.is_empty();
-    let held = |process: &Process| Process { pid: process.pid, used: view.held(process, card) };
-    view.processes.iter().map(held).filter(|process| one || process.used > 0).collect()
 }
 
 /// Fills an array of the caller's: `count` says how many fit, and afterwards how many there are.

@@ -1,27 +1,14 @@
-//! Asking the broker. Each question has a connection of its own: nothing is kept open that a fork, a new broker or a
-//! program that closes descriptors could break.
+//! What `nvmlInit` begins and `nvmlShutdown` ends.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use cuda_abi::env_vars;
 use cuda_abi::wire::view::ZoneView;
-use idm::bootstrap::{self, Answer, BootstrapError, Inquiry};
+use inquiry::InquiryError;
 use parking_lot::Mutex;
 
 use crate::codes::*;
 use crate::entry::NvmlResult;
-
-/// The first question of all has the broker start a driver; others are answered at once.
-const TIMEOUT: Duration = Duration::from_secs(60);
-/// While a new broker takes over from an old one, its sockets are away for a moment.
-const TAKEOVER: Duration = Duration::from_millis(500);
-/// A guest may start before the driver domain has taken it in.
-#[cfg(feature = "xen")]
-const TAKE_IN: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// How often `nvmlInit` was called and not undone.
 static REFERENCES: AtomicU32 = AtomicU32::new(0);
@@ -39,61 +26,12 @@ pub(crate) fn first() -> NvmlResult<Arc<ZoneView>> {
 
 /// The zone as it is now.
 pub(crate) fn now() -> NvmlResult<ZoneView> {
-    ask(&env_vars::zone_socket()).map_err(|_| UNKNOWN)
-}
-
-fn ask(path: &Path) -> Result<ZoneView, BootstrapError> {
-    if env_vars::is_guest(could_be_guest) {
-        return ask_driver_domain();
-    }
-    let start = Instant::now();
-    loop {
-        match ask_once(path) {
-            // A broker that is about to end says so with a message of another size.
-            Err(BootstrapError::Closed | BootstrapError::System { .. } | BootstrapError::Size { .. })
-                if path.exists() && start.elapsed() < TAKEOVER =>
-            {
-                std::thread::sleep(PAUSE)
-            }
-            result => return result,
-        }
-    }
-}
-
-#[cfg(feature = "xen")]
-use xen::guest::is_possible as could_be_guest;
-
-#[cfg(not(feature = "xen"))]
-fn could_be_guest() -> bool {
-    false
-}
-
-/// Only a program whose environment asks for Xen comes here.
-#[cfg(not(feature = "xen"))]
-fn ask_driver_domain() -> Result<ZoneView, BootstrapError> {
-    crate::trace::note("this libnvidia-ml.so.1 is built without Xen");
-    Err(BootstrapError::Closed)
-}
-
-#[cfg(feature = "xen")]
-fn ask_driver_domain() -> Result<ZoneView, BootstrapError> {
-    let answer = xen::guest::inquire(TAKE_IN, TIMEOUT).map_err(|error| {
-        crate::trace::note(&format!("cannot reach the driver domain: {error}"));
-        BootstrapError::Closed
-    })?;
-    ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
-}
-
-fn ask_once(path: &Path) -> Result<ZoneView, BootstrapError> {
-    let broker = bootstrap::connect(path)?;
-    bootstrap::send(&broker, &Inquiry::default(), &[])?;
-    let (answer, _) = bootstrap::recv_within::<Answer>(&broker, TIMEOUT)?;
-    ZoneView::read(answer.bytes()).map_err(|_| BootstrapError::Invalid)
+    inquiry::ask().map_err(|_| UNKNOWN)
 }
 
 fn start(without_cards: bool) -> NvmlResult {
-    let view = ask(&env_vars::zone_socket()).map_err(|error| {
-        crate::trace::note(&format!("cannot reach the proxy at {}: {error}", env_vars::zone_socket().display()));
+    let view = inquiry::ask().map_err(|error| {
+        crate::trace::note(&error.to_string());
         code(&error)
     })?;
     if view.cards.is_empty() && !without_cards {
@@ -105,11 +43,8 @@ fn start(without_cards: bool) -> NvmlResult {
 }
 
 /// Of a proxy that does not answer, or not in a form that this version understands.
-fn code(error: &BootstrapError) -> u32 {
-    match error {
-        BootstrapError::Invalid | BootstrapError::Size { .. } => LIB_RM_VERSION_MISMATCH,
-        _ => DRIVER_NOT_LOADED,
-    }
+fn code(error: &InquiryError) -> u32 {
+    if error.is_other_version() { LIB_RM_VERSION_MISMATCH } else { DRIVER_NOT_LOADED }
 }
 
 #[allow(non_snake_case)]
@@ -144,29 +79,9 @@ pub(crate) mod api {
 mod tests {
     use super::*;
 
-    /// What NVML says of a broker that answers with these bytes.
-    fn code_for(name: &str, answer: &'static [u8]) -> Option<u32> {
-        let path = std::env::temp_dir().join(format!("libnvml-{}-{name}", std::process::id()));
-        let listener = bootstrap::listen(&path).unwrap();
-        let broker = std::thread::spawn(move || {
-            let client = bootstrap::accept(&listener).unwrap();
-            bootstrap::recv::<Inquiry>(&client).unwrap();
-            let answer = Answer::new(|bytes| {
-                bytes[..answer.len()].copy_from_slice(answer);
-                answer.len()
-            });
-            bootstrap::send(&client, &*answer, &[]).unwrap();
-        });
-        let code = ask_once(&path).err().map(|error| code(&error));
-        broker.join().unwrap();
-        std::fs::remove_file(path).unwrap();
-        code
-    }
-
     #[test]
     fn a_proxy_of_another_version_is_a_version_mismatch() {
-        assert_eq!(code_for("short", &[0; 3]), Some(LIB_RM_VERSION_MISMATCH));
-        assert_eq!(code_for("other", &[0xee; 4096]), Some(LIB_RM_VERSION_MISMATCH));
-        assert_eq!(code(&BootstrapError::Closed), DRIVER_NOT_LOADED);
+        assert_eq!(code(&InquiryError::Version("/s".into())), LIB_RM_VERSION_MISMATCH);
+        assert_eq!(code(&InquiryError::DriverDomain("gone".into())), DRIVER_NOT_LOADED);
     }
 }

@@ -4,6 +4,7 @@
 use std::ffi::{c_char, c_void};
 
 use cuda_abi::CUDA_VERSION;
+use inquiry::process_name;
 
 use crate::codes::*;
 use crate::entry::{NvmlResult, Out, OutSlice, put_text};
@@ -45,13 +46,6 @@ pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: OutSlice<c_char>, length:
     // As natively, a name that is too long is cut.
     let fits = (0..=text.len().min(length as usize - 1)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     put_text(name, &text[..fits])
-}
-
-/// The program of a process, as this process's own /proc tells.
-pub(crate) fn process_name(pid: u32) -> Option<String> {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let program = line.split(|byte| *byte == 0).next().filter(|program| !program.is_empty())?;
-    Some(String::from_utf8_lossy(program).into_owned())
 }
 
 /// No units, no interface cards, no cards that are kept from us.

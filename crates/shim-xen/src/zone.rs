@@ -32,6 +32,9 @@ fn is_new(current: Option<&ZoneName>, zone: &ZoneName) -> Result<bool, MachineEr
     }
 }
 
+/// Where containers have our `nvidia-smi`; guests' images have none.
+const SMI: &str = "/usr/bin/nvidia-smi";
+
 /// What the container mounts in the guest in place of what its specification mounts of the host.
 pub(crate) fn mounts(edits: Vec<Mount>) -> Vec<Mount> {
     let of_image = |mount: Mount| {
@@ -49,7 +52,7 @@ pub(crate) fn mounts(edits: Vec<Mount>) -> Vec<Mount> {
         source: DEVICES.to_owned(),
         options: vec!["rbind".to_owned(), "rw".to_owned()],
     };
-    edits.into_iter().map(of_image).chain([devices]).collect()
+    edits.into_iter().filter(|mount| mount.destination != SMI).map(of_image).chain([devices]).collect()
 }
 
 #[cfg(test)]
@@ -75,6 +78,7 @@ mod tests {
         };
         let edits = vec![
             bind("/usr/lib/bulkhead/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
+            bind("/usr/lib/bulkhead/nvidia-smi", SMI),
             bind("/run/bulkhead/zones/team-a", control::env_vars::ZONE_DIR),
         ];
         let found: Vec<(String, String)> =

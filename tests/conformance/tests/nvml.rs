@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use conformance::harness::{Honest, Place, Proxy, ZONE_MEMORY, until};
+use conformance::harness::{Binaries, Honest, Place, Proxy, ZONE_MEMORY, until};
 use idm::bootstrap::{self, Answer, Inquiry};
 
 const MIB: u64 = 1 << 20;
@@ -79,6 +79,53 @@ fn a_zone_sees_its_own_memory_and_processes_and_nobody_elses() {
     ours.quit();
     proxy.zone_is_empty("a");
     assert_eq!(probe(&program, &place, &proxy.socket("a"))["memory"], format!("0 {} 0 {}", 128 * MIB, 128 * MIB));
+    theirs.quit();
+    proxy.stop();
+    place.nothing_is_left();
+}
+
+/// What our `nvidia-smi` says, and how it ends.
+fn smi(binary: &Path, place: &Place, socket: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = place.program(binary, socket);
+    let output = command.args(arguments).env_remove("LD_LIBRARY_PATH").output().expect("it runs");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn nvidia_smi_shows_the_zone_as_nvml_does() {
+    let place = place();
+    let proxy = Proxy::start(&place, &["a", "b"]);
+    let binary = Binaries::find().expect("Bulkhead is built").smi();
+    let mut ours = Honest::start(&place, &proxy.socket("a"));
+    let mut theirs = Honest::start(&place, &proxy.socket("b"));
+    assert_eq!(ours.ask(&format!("alloc {}", 20 * MIB)), "ok");
+    assert_eq!(theirs.ask(&format!("alloc {}", 10 * MIB)), "ok");
+    let ask = |arguments: &[&str]| {
+        let (code, text) = smi(&binary, &place, &proxy.socket("a"), arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {text}");
+        text
+    };
+    let used = proxy.zone("a").used / MIB;
+    let bare = "--format=csv,noheader,nounits";
+    let asked = "--query-gpu=index,name,memory.total,memory.used,memory.free";
+    let (total, free) = (ZONE_MEMORY / MIB, (ZONE_MEMORY - proxy.zone("a").used) / MIB);
+    assert_eq!(ask(&[asked, bare]), format!("0, Bulkhead softgpu, {total}, {used}, {free}\n"));
+    let processes = ask(&["--query-compute-apps=pid,process_name,used_memory", bare]);
+    assert_eq!(processes, format!("{}, {}, {used}\n", ours.pid(), place.player_path().display()), "nobody else's");
+    let table = ask(&[]);
+    assert!(
+        table.contains(&format!("{used}MiB / {total:>6}MiB")) && table.contains(&ours.pid().to_string()),
+        "{table}"
+    );
+    assert!(!table.contains(&format!(" {} ", theirs.pid())), "{table}");
+    assert!(ask(&["-L"]).starts_with("GPU 0: Bulkhead softgpu (UUID: GPU-"));
+    assert!(ask(&["-q", "-d", "MEMORY"]).contains(&format!(": {used} MiB")));
+    for (arguments, code) in [(&["-i", "7"][..], 6), (&["-pm", "1"], 4), (&["dmon"], 3), (&["--nonsense"], 2)] {
+        assert_eq!(smi(&binary, &place, &proxy.socket("a"), arguments).0, Some(code), "{arguments:?}");
+    }
+    let (code, text) = smi(&binary, &place, Path::new("/nowhere/sock"), &[]);
+    assert!(code == Some(9) && text.contains("/nowhere/sock"), "{code:?}: {text}");
+    ours.quit();
     theirs.quit();
     proxy.stop();
     place.nothing_is_left();

@@ -24,14 +24,29 @@ pub(crate) fn build() -> Result<PathBuf> {
     let tools = fetch()?;
     let target = paths::target().join("portable");
     let mut cargo = Command::new(tools.join("cargo_zigbuild-0.24.0.data/scripts/cargo-zigbuild"));
-    cargo.current_dir(paths::root()).arg("zigbuild").args(["--release", "--locked"]);
+    cargo.arg("zigbuild").args(["--release", "--locked"]);
     cargo.args(["--target", &format!("{TARGET}.{GLIBC}")]);
     cargo.args(stage::PACKAGES.iter().flat_map(|package| ["--package", package]));
     cargo.env("CARGO_ZIGBUILD_ZIG_PATH", tools.join("ziglang/zig"));
-    cargo.env("CARGO_TARGET_DIR", &target);
+    prepare(&mut cargo, &target)?;
+    sh::run(&mut cargo)?;
+    // zig has no C library to link statically: this machine's is taken, and the list of contents names it.
+    let mut cargo = sh::cargo();
+    stage::link_smi(&mut cargo).args(["--release", "--locked", "--target", TARGET]);
+    prepare(&mut cargo, &target)?;
+    sh::run(cargo.args(stage::STATIC))?;
+    let tree = target.join("stage");
+    stage::place_all(&target.join(TARGET).join("release"), &tree, false)?;
+    Ok(tree)
+}
+
+/// What makes the bytes the same on every machine.
+fn prepare(cargo: &mut Command, target: &Path) -> Result<()> {
+    cargo.current_dir(paths::root());
+    cargo.env("CARGO_TARGET_DIR", target);
     cargo.env("CARGO_INCREMENTAL", "0");
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    let names = names(&target)?;
+    let names = names(target)?;
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&names, "--remap-path-prefix=", "\x1f"));
     // For the few dependencies that have C in them.
     cargo.env("CFLAGS_x86_64_unknown_linux_gnu", flags(&names, "-ffile-prefix-map=", " "));
@@ -48,10 +63,7 @@ pub(crate) fn build() -> Result<PathBuf> {
             cargo.env_remove(&name);
         }
     }
-    sh::run(&mut cargo)?;
-    let tree = target.join("stage");
-    stage::place_all(&target.join(TARGET).join("release"), &tree, false)?;
-    Ok(tree)
+    Ok(())
 }
 
 /// Names for the directories of this machine that would otherwise be in panics' messages. Of several that match, the last

@@ -4,10 +4,12 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
 use xtask::archive::sha256;
 use xtask::oci::Built;
 use xtask::package::VERSION;
-use xtask::{paths, sh, stage, toolchain};
+use xtask::{distribution, paths, sh, stage, toolchain};
 
 use crate::portable;
 use crate::source::Source;
@@ -35,7 +37,7 @@ fn crates() -> Result<Crates> {
     let mut cargo = sh::cargo();
     cargo.args(["tree", "--locked", "--target", "x86_64-unknown-linux-gnu", "--edges", "normal,no-proc-macro"]);
     cargo.args(["--prefix", "depth", "--format", "{p}|{l}"]);
-    cargo.args(stage::PACKAGES.iter().flat_map(|package| ["--package", package]));
+    cargo.args(stage::packages().flat_map(|package| ["--package", package]));
     parse(&sh::output(&mut cargo)?)
 }
 
@@ -105,7 +107,7 @@ fn bom(
     let root = format!("pkg:generic/bulkhead@{VERSION}");
     let mut below: Vec<String> = crates
         .iter()
-        .filter(|((name, _), _)| stage::PACKAGES.contains(&name.as_str()))
+        .filter(|((name, _), _)| stage::packages().any(|package| package == name))
         .map(|(id, _)| reference(id))
         .collect();
     below.extend(linked.iter().filter_map(|one| Some(one["bom-ref"].as_str()?.to_owned())));
@@ -159,6 +161,12 @@ fn linked() -> Result<Vec<Value>> {
             "MIT AND Apache-2.0 WITH LLVM-exception",
         ),
     ];
+    // In nvidia-smi, which is linked statically.
+    let archive = sh::output(Command::new("cc").arg("-print-file-name=libc.a"))?;
+    for package in distribution::packages(&[PathBuf::from(archive.trim())].into())? {
+        let purl = format!("pkg:deb/debian/{}@{}?arch={}", package.name, package.version, package.architecture);
+        all.push(component("library", &purl, &package.name, &package.version, "LGPL-2.1-or-later"));
+    }
     // In the programs of the image with examples.
     for (name, version) in toolchain::linked() {
         all.push(json!({
@@ -217,7 +225,7 @@ mod tests {
     fn what_is_in_our_binaries_is_listed_and_nothing_else() {
         let (crates, sums) = (crates().unwrap(), checksums().unwrap());
         let names: BTreeSet<&str> = crates.keys().map(|(name, _)| name.as_str()).collect();
-        for name in ["libcuda", "idm", "rustix", "tonic", "cranelift-codegen", "ring"] {
+        for name in ["libcuda", "smi", "idm", "rustix", "tonic", "cranelift-codegen", "ring"] {
             assert!(names.contains(name), "{name}");
         }
         // A test's, a macro's, a build script's.

@@ -125,6 +125,7 @@ impl Broker {
             waiting_clients: self.clients.queue.waiting_count(),
             grants: self.sharing.grants.list().len(),
             sharing: self.sharing.status(),
+            gpu_faults: self.monitor.faults.all().clone(),
             preemption: self.preemption.status(),
             driver_filter: self.launcher.driver_filter(self.config.driver_filter).name().to_owned(),
             missing_jail_parts: self.launcher.missing().names().map(str::to_owned).collect(),

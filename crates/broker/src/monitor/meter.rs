@@ -94,6 +94,14 @@ impl Broker {
     }
 
     fn on_readings(&mut self, readings: &[Reading]) {
+        for (gpu, fault) in self.monitor.faults.look(readings) {
+            match fault {
+                Some(fault) => tracing::error!(gpu, fault, "GPU does not work; nothing new is put on it"),
+                None => tracing::info!(gpu, "GPU works again"),
+            }
+        }
+        let readings: Vec<Reading> = readings.iter().filter(|one| one.pid != meter::CONDITION).copied().collect();
+        let readings = &readings[..];
         let known: BTreeMap<u32, u64> = self.workers.iter().map(|(id, worker)| (worker.pid, id)).collect();
         let used = used_by_worker(readings, &known, process::parent);
         let charged: BTreeMap<(u64, u32), u64> = self

@@ -15,8 +15,8 @@ use cuda_abi::wire::view::{self, Card, CardUse, Holding, MAX_PROCESSES, MAX_VIEW
 use idm::bootstrap::{self, ANSWER_BYTES, Answer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::Inventory;
 use super::inventory::Lookup;
+use super::{Inventory, pci};
 use crate::Broker;
 use crate::reactor::Source;
 use control::ZoneName;
@@ -102,6 +102,10 @@ impl Broker {
             uuid: card.uuid_text(),
             number: self.number_of(at, card),
             bus_id: card.bus_id.clone(),
+            numa_node: pci::numa_node(&card.bus_id),
+            pcie_root: pci::root(&card.bus_id),
+            driver_version: self.monitor.inventory.driver_version().to_owned(),
+            fault: self.monitor.faults.of(self.number_of(at, card)).cloned(),
             memory: card.memory,
             capability: card.capability,
             multiprocessors: card.multiprocessors,
@@ -260,11 +264,9 @@ fn version_in(text: &str) -> Option<String> {
 
 /// Adds what the driver does not tell: who made the card.
 fn with_pci_identity(mut card: Card) -> Card {
-    let id = card.bus_id.to_ascii_lowercase();
-    // It becomes part of a path.
-    if id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.') {
+    if let Some(dir) = pci::dir(&card.bus_id) {
         let read = |name: &str| {
-            let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{id}/{name}")).unwrap_or_default();
+            let text = std::fs::read_to_string(dir.join(name)).unwrap_or_default();
             u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or(0) & 0xffff
         };
         card.pci_device = read("device") << 16 | read("vendor");

@@ -19,6 +19,9 @@ pub(crate) struct NodeArgs {
     /// Directory of the client libraries on the host (default: beside this program)
     #[arg(long, value_name = "PATH")]
     pub library_dir: Option<PathBuf>,
+    /// Mount no nvidia-smi into containers (for hosts with a package of an earlier version, which has none)
+    #[arg(long)]
+    pub no_nvidia_smi: bool,
     /// Directory for CDI files
     #[arg(long, value_name = "PATH", default_value = bulkhead_kube::cdi::SPEC_DIR)]
     pub cdi_dir: PathBuf,
@@ -91,6 +94,9 @@ pub(crate) struct DraArgs {
     /// Name of this node (default: $NODE_NAME)
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+    /// Create events on pods for refusals, faults and the like; needs the right to get pods and to create events
+    #[arg(long)]
+    pub events: bool,
     /// Kubeconfig file (default: the pod's service account)
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,

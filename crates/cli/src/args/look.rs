@@ -19,7 +19,7 @@ Examples:
   bulkhead top
   bulkhead top --once --json | jq '.zones[] | {name, used}'
 
-Press q to quit. Rates are averages over the last interval; --once waits for one interval.";
+Press ? for the keys, q to quit. NO_COLOR=1 in the environment disables colours. Rates are averages over the last interval; --once waits for one interval.";
 
 #[derive(Debug, Args)]
 #[command(after_help = TOP_EXAMPLES)]

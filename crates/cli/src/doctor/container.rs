@@ -1,5 +1,7 @@
 //! The container: namespaces, privileges, and leftovers of NVIDIA's container toolkit.
 
+use std::path::PathBuf;
+
 use super::driver;
 use super::finding::Finding;
 use super::scene::Scene;
@@ -84,7 +86,7 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
         let versioned = name.split(".so.").nth(1).is_none_or(|version| version.contains('.'));
         (driver.iter().any(|known| name.starts_with(known)) && versioned).then_some(place)
     };
-    let mounted: Vec<String> = mounts.lines().filter_map(mounted).collect();
+    let mounted: Vec<String> = mounts.lines().filter(|line| !is_ours(line, &mounts)).filter_map(mounted).collect();
     if scene.is_tenant() && !mounted.is_empty() {
         findings.push(Finding::error(
             "toolkit",
@@ -125,6 +127,19 @@ fn toolkit(scene: &Scene, findings: &mut Vec<Finding>) {
             ));
         }
     }
+}
+
+/// Whether a mount is our `nvidia-smi`: it lies beside the client library that is mounted, too.
+fn is_ours(line: &str, mounts: &str) -> bool {
+    let source = |line: &str| {
+        let mut fields = line.split(' ').skip(3).map(PathBuf::from);
+        fields.next().zip(fields.next())
+    };
+    let Some((program, _)) = source(line).filter(|(_, place)| place.ends_with("nvidia-smi")) else { return false };
+    let beside = |(library, to): (PathBuf, PathBuf)| {
+        to.ends_with("libcuda.so.1") && library.ends_with("libcuda.so.1") && library.parent() == program.parent()
+    };
+    mounts.lines().filter_map(source).any(beside)
 }
 
 fn variables(scene: &Scene, findings: &mut Vec<Finding>) {
@@ -201,5 +216,19 @@ mod tests {
         let seen: Vec<&str> = found.iter().map(|finding| finding.check).collect();
         assert_eq!(seen, ["toolkit", "toolkit", "toolkit", "preload", "variables"]);
         assert!(found[1].seen.ends_with("driver: /usr/lib/x86_64-linux-gnu/libcuda.so.580.1"), "{:?}", found[1]);
+    }
+
+    #[test]
+    fn our_own_nvidia_smi_is_not_the_toolkits() {
+        let found = |smi: &str| {
+            let mounts = format!(
+                "1 2 0:1 {smi} /usr/bin/nvidia-smi ro - ext4 x ro\n\
+                 2 2 0:1 /opt/bulkhead/1/lib/bulkhead/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1 ro - ext4 x ro"
+            );
+            found(&[("/.dockerenv", ""), ("/run/bulkhead/zone/x", ""), ("/proc/self/mountinfo", &mounts)], &[])
+        };
+        assert_eq!(found("/opt/bulkhead/1/lib/bulkhead/nvidia-smi"), []);
+        let theirs = found("/usr/bin/nvidia-smi");
+        assert!(theirs.len() == 1 && theirs[0].seen.ends_with("driver: /usr/bin/nvidia-smi"), "{theirs:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use bulkhead_kube::cdi::passthrough::{self, NameStrategy};
 use bulkhead_kube::cdi::spec::Spec;
 use bulkhead_kube::cdi::{self, validate};
-use bulkhead_kube::inject::Places;
+use bulkhead_kube::inject::{self, Places};
 use control::ZoneName;
 use control::{atomic_file, kernel_module, topology};
 
@@ -54,7 +54,8 @@ fn generate(args: CdiGenerateArgs) -> Result<ExitCode, Failure> {
 
 fn zones(args: &CdiGenerateArgs) -> Result<Spec, Failure> {
     let libraries = args.library_dir.clone().map_or_else(library::find, Ok)?;
-    let places = Places { libraries, state: args.state_dir.clone() };
+    let smi = inject::has_smi(&libraries);
+    let places = Places { libraries, state: args.state_dir.clone(), smi };
     let socket = args.socket.clone().unwrap_or_else(|| args.state_dir.join("admin.sock"));
     let known = admin::status(&admin::connect(&socket)?)?.zones;
     let known: Vec<ZoneName> = known.into_iter().map(|zone| zone.name).collect();

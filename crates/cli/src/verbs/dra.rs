@@ -23,6 +23,7 @@ pub(crate) fn run(args: DraArgs) -> Result<ExitCode, Failure> {
         admin_socket: args.node.admin_socket(),
         places: args.node.places()?,
         node: node_name,
+        events: args.events,
         kubeconfig: args.kubeconfig,
         registry: args.registry_dir,
         plugin: args.plugin_dir,

@@ -92,7 +92,7 @@ impl Cluster {
         self.inside().slice_reads
     }
 
-    /// What is below a path.
+    /// Objects below a path.
     pub fn below(&self, path: &str) -> Vec<Value> {
         let prefix = format!("{path}/");
         let inside = self.inside();

@@ -44,7 +44,8 @@ fn a_container_gets_a_zone_of_its_profile() {
         .map(|m| (m["hostPath"].as_str().unwrap().to_owned(), m["containerPath"].as_str().unwrap().to_owned()))
         .collect();
     let dir = node.directory.to_str().unwrap();
-    assert_eq!(mounts.len(), 5);
+    assert_eq!(mounts.len(), 6);
+    assert!(mounts.contains(&(format!("{dir}/lib/nvidia-smi"), "/usr/bin/nvidia-smi".to_owned())));
     let library = (format!("{dir}/lib/libcuda.so.1"), "/usr/lib/x86_64-linux-gnu/libcuda.so.1".to_owned());
     assert!(mounts.contains(&library), "{mounts:?}");
     assert!(mounts.contains(&(format!("{dir}/s/zones/{zone}"), "/run/bulkhead/zone".to_owned())));
@@ -281,7 +282,7 @@ fn nvidias_time_slicing_file_becomes_a_profile() {
     // A runtime without CDI gets plain mounts.
     let response = node.kubelet.allocate("nvidia.com/gpu", &[&ids[0]]).unwrap();
     assert!(response.cdi_devices.is_empty());
-    assert_eq!(response.mounts.len(), 5);
+    assert_eq!(response.mounts.len(), 6);
     assert!(response.mounts.iter().all(|mount| mount.read_only));
     assert_eq!(node.zones()[0]["limits"]["memory"], 1u64 << 30);
 }

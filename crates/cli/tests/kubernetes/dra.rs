@@ -36,6 +36,10 @@ impl Lab {
     }
 
     pub fn driver(&self) -> Logged {
+        self.driver_with(&[])
+    }
+
+    pub fn driver_with(&self, more: &[&str]) -> Logged {
         let directory = &self.node.directory;
         let mut command = bulkhead(&["dra", "--log-format", "json", "--node-name", "node-1"]);
         command.arg("--config").arg(self.node.config()).arg("--state-dir").arg(self.node.state());
@@ -48,7 +52,10 @@ impl Lab {
         command.arg("--pod-resources").arg(&self.node.kubelet.pod_resources);
         command.arg("--checkpoint-dir").arg(directory.join("checkpoints"));
         command.arg("--kubeconfig").arg(self.cluster.kubeconfig(directory));
-        Logged::start(command)
+        Logged::start({
+            command.args(more);
+            command
+        })
     }
 
     /// Does what kubelet does when it finds the socket of a driver.

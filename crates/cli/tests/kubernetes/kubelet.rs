@@ -117,14 +117,25 @@ impl Kubelet {
         self.inside.registered.lock().unwrap().iter().map(|request| request.resource_name.clone()).collect()
     }
 
-    /// The list as it is now: names and health.
-    pub fn devices(&self, resource: &str) -> Vec<(String, String)> {
+    /// The list as it is now.
+    fn list(&self, resource: &str) -> Vec<api::Device> {
         let mut plugin = self.plugin(resource);
         let first = self.runtime.block_on(async {
             let mut lists = plugin.list_and_watch(api::Empty {}).await.unwrap().into_inner();
             lists.message().await.unwrap().unwrap()
         });
-        first.devices.into_iter().map(|device| (device.id, device.health)).collect()
+        first.devices
+    }
+
+    /// Names and health.
+    pub fn devices(&self, resource: &str) -> Vec<(String, String)> {
+        self.list(resource).into_iter().map(|device| (device.id, device.health)).collect()
+    }
+
+    /// The NUMA nodes that each device is near to.
+    pub fn numa_nodes(&self, resource: &str) -> Vec<Vec<i64>> {
+        let nodes = |device: api::Device| device.topology.into_iter().flat_map(|it| it.nodes).map(|node| node.id);
+        self.list(resource).into_iter().map(|device| nodes(device).collect()).collect()
     }
 
     pub fn ids(&self, resource: &str) -> Vec<String> {

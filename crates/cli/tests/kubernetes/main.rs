@@ -2,8 +2,13 @@
 //! a kubelet of our own that speaks the same API and misbehaves on demand.
 
 mod cluster;
+#[allow(dead_code, reason = "the other tests use the rest")]
+#[path = "../common/mod.rs"]
+mod common;
 mod device_plugin;
 mod dra;
+mod events;
+mod health;
 mod kubelet;
 mod load;
 mod mig;

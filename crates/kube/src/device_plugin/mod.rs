@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::ZoneName;
-use control::admin::Status;
+use control::admin::{CardStatus, Status};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -28,6 +28,7 @@ use crate::cdi::SpecDir;
 use crate::checkpoints::Checkpoints;
 use crate::health::Health;
 use crate::inject::Places;
+use crate::offer::Part;
 use crate::pod_resources::PodName;
 use crate::policy::Policy;
 use crate::source::{Plan, Source, SourceError};
@@ -89,6 +90,8 @@ struct Runner {
     broker: Broker,
     allocator: Arc<Allocator>,
     terms: Terms,
+    /// As the broker told of them last.
+    cards: Vec<CardStatus>,
     source: Source,
     health: Health,
     endpoints: BTreeMap<String, PluginEndpoint>,
@@ -112,6 +115,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let terms = Terms::from(source.read(&node)?);
     source.changed(&node);
+    let cards = node.cards;
     let dir = |path: &PathBuf| {
         let path = path.clone();
         move |source| PluginError::Directory { path, source }
@@ -126,6 +130,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         broker,
         allocator,
         terms,
+        cards,
         source,
         health,
         endpoints: BTreeMap::new(),
@@ -212,6 +217,18 @@ impl Runner {
 
     async fn check_config(&mut self) {
         let Some(node) = node::gpus(&self.broker, self.source.soft).await else { return };
+        if node.cards != self.cards {
+            for (gpu, card) in node.cards.iter().enumerate() {
+                let before = self.cards.get(gpu).and_then(|card| card.fault.as_ref());
+                match &card.fault {
+                    fault if fault.as_ref() == before => {}
+                    Some(fault) => tracing::error!(gpu, uuid = card.uuid, fault, "devices of this GPU are unhealthy"),
+                    None => tracing::info!(gpu, uuid = card.uuid, "devices of this GPU are healthy again"),
+                }
+            }
+            self.cards.clone_from(&node.cards);
+            self.publish();
+        }
         let Some(terms) = self.source.reread(&node).map(Terms::from).filter(|terms| *terms != self.terms) else {
             return;
         };
@@ -318,9 +335,16 @@ impl Runner {
 
     fn devices(&self, name: &str) -> Vec<api::Device> {
         let resource = self.terms.resources.iter().find(|resource| resource.name == name);
-        let health = if self.healthy { "Healthy" } else { "Unhealthy" };
-        let device = |id: &String| api::Device { id: id.clone(), health: health.to_owned(), topology: None };
-        resource.into_iter().flat_map(|resource| resource.devices.keys()).map(device).collect()
+        let device = |(id, part): (&String, &Part)| {
+            // A card that is told of no more is one that new terms will leave out.
+            let card = self.cards.get(part.gpu);
+            let healthy = self.healthy && card.is_none_or(|card| card.fault.is_none());
+            let health = if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
+            let node = card.and_then(|card| card.numa_node);
+            let topology = node.map(|node| api::TopologyInfo { nodes: vec![api::NumaNode { id: node.into() }] });
+            api::Device { id: id.clone(), health, topology }
+        };
+        resource.into_iter().flat_map(|resource| &resource.devices).map(device).collect()
     }
 
     fn publish(&self) {

@@ -6,6 +6,7 @@
 
 pub mod claims;
 mod driver;
+mod events;
 mod grants;
 mod labels;
 mod publish;
@@ -53,6 +54,8 @@ pub struct Options {
     pub admin_socket: PathBuf,
     pub places: Places,
     pub node: String,
+    /// Tell pods what happens to their zones, as events.
+    pub events: bool,
     /// None: the one that pods have, or the usual one of a person.
     pub kubeconfig: Option<PathBuf>,
     /// Kubelet's directory in which it looks for drivers.
@@ -137,6 +140,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         schedule: Schedule::default(),
         unlisted: Unlisted::default(),
         reporter: Reporter::default(),
+        events: options.events.then(|| events::Events::new(client.clone(), options.node.clone())),
     };
     // Restore the zones of claims in use before kubelet learns of us.
     tokio::select! {

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::Instant;
 
 use super::claims::unlisted::{Unlisted, has_ended};
+use super::events::Events;
 use super::grants::held::Held;
 use super::grants::report::Reporter;
 use super::grants::{self, Grants};
@@ -59,6 +60,8 @@ pub(super) struct Publisher {
     pub schedule: Schedule<ResourceSliceSpec>,
     pub unlisted: Unlisted,
     pub reporter: Reporter,
+    /// Where they are wanted.
+    pub events: Option<Events>,
 }
 
 impl Publisher {
@@ -147,6 +150,9 @@ impl Publisher {
             Err(error) => return tracing::debug!(%error, "cannot list pod resources"),
         };
         let Ok(status) = self.broker.status().await else { return };
+        if let Some(events) = &mut self.events {
+            events.tell(&status).await;
+        }
         let (names, subjects) = {
             let store = self.store.lock().await;
             let logs = labels::logs(&self.container_logs);

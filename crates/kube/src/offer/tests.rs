@@ -13,6 +13,10 @@ fn cards(count: usize) -> Vec<CardStatus> {
         capability: (9, 0),
         multiprocessors: 132,
         mig: None,
+        numa_node: None,
+        pcie_root: None,
+        driver_version: String::new(),
+        fault: None,
     };
     (0..count).map(card).collect()
 }

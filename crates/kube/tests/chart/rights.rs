@@ -80,6 +80,20 @@ fn the_dra_driver_has_the_rights_that_it_uses_and_nobody_else_has_any() {
 }
 
 #[test]
+fn the_rights_for_events_come_with_the_events() {
+    with_helm(|helm| {
+        let made = objects(&render(helm, "1.36.0", &["dra.events=true"]).unwrap());
+        let rules = text(&json!(named(&made, "ClusterRole", "bulkhead-dra")["rules"].to_string()));
+        assert!(rules.contains("\"pods\"") && rules.contains("\"events\""), "{rules}");
+        let command = pod(named(&made, "DaemonSet", "bulkhead-dra")).unwrap()["containers"][0]["command"].to_string();
+        assert!(command.contains("\"--events\""), "{command}");
+        let without =
+            pod(named(&by_default(helm), "DaemonSet", "bulkhead-dra")).unwrap()["containers"][0].to_string();
+        assert!(!without.contains("--events"), "{without}");
+    });
+}
+
+#[test]
 fn a_policy_binds_the_dra_driver_to_its_nodes_slices() {
     with_helm(|helm| {
         let objects = by_default(helm);
@@ -97,6 +111,29 @@ fn a_policy_binds_the_dra_driver_to_its_nodes_slices() {
             (&binding["policyName"], &binding["validationActions"]),
             (&"bulkhead-resourceslices".into(), &json!(["Deny"]))
         );
+    });
+}
+
+/// Words, not rights: and none unless an operator asks for them.
+#[test]
+fn pods_that_ask_for_hamis_resources_are_told_what_to_write() {
+    with_helm(|helm| {
+        assert!(of_kind(&by_default(helm), "ValidatingAdmissionPolicy").len() == 1, "the one of slices");
+        for (value, action) in [("warn", "Warn"), ("deny", "Deny")] {
+            let made = objects(&render(helm, "1.36.0", &[&format!("hamiResources={value}")]).unwrap());
+            let policy = &named(&made, "ValidatingAdmissionPolicy", "bulkhead-hami-resources")["spec"];
+            assert_eq!(policy["failurePolicy"], "Ignore");
+            let said: Vec<(String, String)> =
+                list(&policy["validations"]).map(|one| (text(&one["expression"]), text(&one["message"]))).collect();
+            for resource in ["nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"] {
+                let about = said.iter().find(|(expression, _)| expression.contains(&format!("\"{resource}\"")));
+                let (_, message) = about.unwrap_or_else(|| panic!("{resource}: {said:?}"));
+                assert!(message.starts_with(&format!("{resource} is HAMi's; ")), "{message}");
+            }
+            let binding = &named(&made, "ValidatingAdmissionPolicyBinding", "bulkhead-hami-resources")["spec"];
+            assert_eq!(binding["validationActions"], json!([action]));
+        }
+        render(helm, "1.36.0", &["hamiResources=alias"]).unwrap_err();
     });
 }
 

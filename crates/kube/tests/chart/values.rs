@@ -33,6 +33,22 @@ fn the_dashboard_is_json() {
     });
 }
 
+/// With links to where the operator keeps the pages, and only for who has the operator of Prometheus.
+#[test]
+fn alerts_are_made_for_who_asks_for_them() {
+    with_helm(|helm| {
+        assert!(of_kind(&by_default(helm), "PrometheusRule").is_empty());
+        let set = "metrics.rules=true,metrics.runbooks=https://example.com/docs";
+        let made = objects(&render(helm, "1.36.0", &[set]).unwrap());
+        let groups = &named(&made, "PrometheusRule", "bulkhead")["spec"]["groups"];
+        let alert = &groups[1]["rules"][0];
+        assert_eq!(alert["alert"], "BulkheadNotReady");
+        assert_eq!(alert["annotations"]["summary"], "Workers cannot start on {{ $labels.instance }}");
+        let link = "https://example.com/docs/monitoring.md#bulkheadnotready";
+        assert_eq!(alert["annotations"]["runbook_url"], link);
+    });
+}
+
 /// By default it is nodes that a label says have a GPU.
 #[test]
 fn nodes_are_those_with_gpus_or_those_that_the_operator_chooses() {
@@ -169,6 +185,11 @@ fn directories_of_a_package_are_where_the_operator_says() {
             assert!(
                 command.contains("--state-dir=/srv/state") && command.contains("--library-dir=/usr/lib/bulkhead")
             );
+            assert!(!command.contains("--no-nvidia-smi"));
+        }
+        let made = objects(&render(helm, "1.36.0", &[set, "host.nvidiaSmi=false"]).unwrap());
+        for set in of_kind(&made, "DaemonSet") {
+            assert!(pod(set).unwrap()["containers"][0]["command"].to_string().contains("--no-nvidia-smi"));
         }
         render(helm, "1.36.0", &["host.stateDir=/run/bulkhead/"]).unwrap();
         render(helm, "1.36.0", &["host.remove=true,host.stateDir=/srv/state"]).unwrap();

@@ -21,6 +21,8 @@ use std::path::{Component, Path, PathBuf};
 /// Where the client library looks for its zone.
 const ZONE_DIR: &str = control::env_vars::ZONE_DIR;
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+/// What shows the zone to people, in its place.
+const SMI: &str = "/usr/bin/nvidia-smi";
 /// What statfs says of memory.
 const TMPFS: u64 = 0x0102_1994;
 
@@ -45,7 +47,7 @@ enum Wanted {
         kind: String,
         name: String,
     },
-    /// One of our libraries, or the zone's directory.
+    /// One of our libraries, our `nvidia-smi`, or the zone's directory.
     Zone,
     Host,
 }
@@ -233,7 +235,7 @@ fn classify(mount: &Mount, owner: &Owner) -> Wanted {
     }
     let destination = Path::new(&mount.destination);
     let library = destination.file_name().is_some_and(|name| LIBRARIES.iter().any(|library| name == *library));
-    if mount.destination == ZONE_DIR || library {
+    if mount.destination == ZONE_DIR || mount.destination == SMI || library {
         return Wanted::Zone;
     }
     let source = Path::new(&mount.source);
@@ -406,6 +408,7 @@ mod tests {
         let edits = [
             bind("/usr/lib/bulkhead/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
             bind("/run/bulkhead/zones/team-a", ZONE_DIR),
+            bind("/usr/lib/bulkhead/nvidia-smi", SMI),
         ];
         assert!(edits.iter().all(|mount| classify(mount, &OWNER) == Wanted::Zone));
         assert_eq!(zone(&edits).unwrap().unwrap().as_str(), "team-a");

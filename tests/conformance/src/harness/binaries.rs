@@ -60,6 +60,17 @@ impl Binaries {
     }
 }
 
+impl Binaries {
+    /// Our `nvidia-smi`, where cargo or the stage leaves it: beside the program, or beside the library.
+    ///
+    /// # Panics
+    /// With one clear line when it has not been built.
+    pub fn smi(&self) -> PathBuf {
+        let places = [&self.library, &self.bulkhead].map(|beside| beside.with_file_name("nvidia-smi"));
+        freshest(places.into()).expect("nvidia-smi: cargo build -p smi")
+    }
+}
+
 fn freshest(paths: Vec<PathBuf>) -> Option<PathBuf> {
     let age = |path: &PathBuf| path.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     paths.into_iter().filter(|path| path.is_file()).max_by_key(age)
