@@ -28,6 +28,7 @@ pub(crate) fn run() -> Result<Counts> {
     let mut all = programs::all()?;
     all.retain(|program| program.name == "planted" || CLEAN.iter().any(|(name, _)| *name == program.name));
     let binaries = programs::build(&programs::own(&all, &[Linkage::Static])?, &[])?;
+    ensure!(binaries.len() == CLEAN.len() + 1, "a program is missing");
     let mut tries: Vec<(&programs::Binary, &str, &str, &str)> = Vec::new();
     for binary in &binaries {
         match CLEAN.iter().find(|(name, _)| *name == binary.program.name) {

@@ -212,6 +212,9 @@ pub fn bad_free(address: u64) {
         Some(_) => "memory is freed twice",
         None => "an address is freed that no allocation begins at",
     };
+    if !is_new(format!("{what} {address:#x}")) {
+        return;
+    }
     let near = map::nearest(address).map_or_else(String::new, |text| format!("; {text}"));
     let line = Line::new(Check::Memory, what).text("address", &format!("{address:#x}"));
     say(line.text("allocation", near.trim_start_matches("; ")), &format!("memory: {what}: {address:#x}{near}"));

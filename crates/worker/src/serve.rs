@@ -248,7 +248,7 @@ fn end_client(why: &str) -> ! {
 }
 
 /// How long the ring may take to run dry where the sanitizer looks at what the client leaves behind.
-const LAST_MESSAGES: Duration = Duration::from_secs(5);
+const LAST_MESSAGES: Duration = Duration::from_secs(30);
 
 /// The client is gone.
 fn leave_behind() {

@@ -196,7 +196,7 @@ impl Plan {
     pub(super) fn overdue(&self, now: Nanos, watchdog: Nanos) -> impl Iterator<Item = u64> {
         let late = move |zone: &Zone| {
             if zone.can_stop() {
-                return zone.seen.running && zone.unended >= watchdog;
+                return zone.seen.running && zone.stuck_since.is_some() && zone.unended >= watchdog;
             }
             zone.drains() && zone.stuck_since.is_some_and(|since| now.saturating_sub(since) >= watchdog)
         };
@@ -216,7 +216,7 @@ impl Plan {
                 zone.state = DispatchState::Free;
                 zone.set_stop(now, false);
             }
-            self.interrupted = None;
+            (self.interrupted, self.above, self.above_since, self.is_sliced) = (None, None, None, false);
             return None;
         }
         let top = active.iter().map(|id| self.zones[id].terms.priority).max().unwrap_or(0);
@@ -280,7 +280,7 @@ impl Plan {
     }
 
     /// Does it take part in turns? The zone above all others needs none where others go on beside it.
-    fn waits(&self, id: u64, zone: &Zone) -> bool {
+    fn takes_turns(&self, id: u64, zone: &Zone) -> bool {
         zone.wants() && (!self.is_sliced || (self.above != Some(id) && zone.runs_beside()))
     }
 
@@ -298,7 +298,7 @@ impl Plan {
     }
 
     fn best_priority(&self) -> Option<u32> {
-        self.zones.iter().filter(|(id, zone)| self.waits(**id, zone)).map(|(_, zone)| zone.terms.priority).max()
+        self.zones.iter().filter(|(id, zone)| self.takes_turns(**id, zone)).map(|(_, zone)| zone.terms.priority).max()
     }
 
     fn keeps_turn(&self, holder: u64, since: Nanos, now: Nanos) -> bool {
@@ -307,7 +307,7 @@ impl Plan {
             return false;
         }
         let Some(best) = self.best_priority() else { return true };
-        if !self.waits(holder, zone) || zone.terms.priority < best {
+        if !self.takes_turns(holder, zone) || zone.terms.priority < best {
             return false;
         }
         // While its work is on its way back it has had nothing yet.
@@ -363,7 +363,7 @@ impl Plan {
 
     /// Others of the same priority that want a turn.
     fn rivals(&self, holder: u64, priority: u32) -> impl Iterator<Item = &Zone> {
-        let rival = move |id: u64, zone: &Zone| self.waits(id, zone) && zone.terms.priority == priority;
+        let rival = move |id: u64, zone: &Zone| self.takes_turns(id, zone) && zone.terms.priority == priority;
         self.zones.iter().filter(move |(id, zone)| **id != holder && rival(**id, zone)).map(|(_, zone)| zone)
     }
 
@@ -382,7 +382,7 @@ impl Plan {
 
     fn next_holder(&self) -> Option<u64> {
         let best = self.best_priority()?;
-        let waits = |id: u64, zone: &Zone| self.waits(id, zone) && zone.terms.priority == best;
+        let waits = |id: u64, zone: &Zone| self.takes_turns(id, zone) && zone.terms.priority == best;
         if let Some((id, had)) = self.interrupted
             && let Some(zone) = self.zones.get(&id)
             && waits(id, zone)
@@ -434,15 +434,15 @@ impl Plan {
         let holder = self.holder.map(|(holder, _)| holder);
         let occupies = |id: u64, zone: &Zone| zone.occupies(holder == Some(id));
         let occupants = self.zones.iter().filter(|(id, zone)| occupies(**id, zone)).count().max(1) as u64;
-        let mut parts: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut shares: BTreeMap<u32, u32> = BTreeMap::new();
         for zone in self.zones.values().filter(|zone| zone.active_until > now) {
-            let sum = parts.entry(zone.terms.priority).or_default();
+            let sum = shares.entry(zone.terms.priority).or_default();
             *sum = sum.saturating_add(zone.terms.share);
         }
         for (id, zone) in &mut self.zones {
             if zone.rests(now, holder == Some(*id)) {
                 // As time goes by for all together: nobody is due for what it did not want.
-                zone.virtual_time += weighted(passed, parts[&zone.terms.priority]);
+                zone.virtual_time += weighted(passed, shares.get(&zone.terms.priority).copied().unwrap_or(1));
             }
             if let Some(cap) = zone.terms.cap {
                 zone.bucket = (zone.bucket + i128::from(passed) * i128::from(cap) / 100).min(BURST);

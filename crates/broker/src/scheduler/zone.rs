@@ -79,7 +79,7 @@ pub(super) struct Zone {
     pub prior: bool,
     /// The first time that it was closed since it had nothing on the GPU.
     pub stuck_since: Option<Nanos>,
-    /// Time that it had since then without an end of any piece of its work.
+    /// GPU time since a piece of its work has ended.
     pub unended: Nanos,
     /// Its work is to be off the GPU.
     pub is_stopped: bool,

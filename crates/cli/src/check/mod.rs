@@ -20,7 +20,7 @@ use finding::{Finding, Line};
 use suppress::Suppressions;
 
 /// How long a worker may take to say what its client has left behind.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const LAST_WORDS: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(10);
 /// The most findings that are printed one by one.
 const MOST_PRINTED: usize = 200;
@@ -152,7 +152,11 @@ impl Report {
         let until = Instant::now() + LAST_WORDS;
         loop {
             let text = self.read()?;
-            if open_workers(&text) == 0 || Instant::now() >= until {
+            if open_workers(&text) == 0 {
+                return Ok(text);
+            }
+            if Instant::now() >= until {
+                eprintln!("bulkhead: a worker did not finish its report; findings may be missing");
                 return Ok(text);
             }
             std::thread::sleep(POLL);
