@@ -79,12 +79,23 @@ pub(crate) fn mib(bytes: u64) -> u64 {
 
 /// The name of a process's program, where this process may know it.
 pub(crate) fn name(process: &Process) -> String {
-    inquiry::process_name(process.pid).unwrap_or_else(|| "[Not Found]".to_owned())
+    inquiry::process_name(process.pid).map_or_else(|| "[Not Found]".to_owned(), |name| printable(&name))
+}
+
+/// Users of a container choose the names of their processes, and another one's terminal shows them.
+fn printable(name: &str) -> String {
+    name.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_processes_cannot_control_the_terminal() {
+        assert_eq!(printable("a\x1b[2J\n| 0 \u{9b}b"), "a?[2J?| 0 ?b");
+    }
+
     use cuda_abi::wire::view::{CardUse, Holding};
 
     /// A zone with two GPUs and this very process on the first.

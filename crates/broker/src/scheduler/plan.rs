@@ -65,6 +65,8 @@ pub(super) const DRAIN: Nanos = 100 * MILLISECOND;
 pub(super) const STUCK: Nanos = 1_000 * MILLISECOND;
 /// Quanta that a zone must be behind the holder to end its turn early.
 const URGENT: u64 = 4;
+/// What a zone may be due for when it comes back from a pause.
+const MOST_DUE: Nanos = 1_000 * MILLISECOND;
 /// Quanta that a zone owes at most for what it gave while nobody else wanted the GPU, and ended soon.
 const DEBT: u64 = 8;
 /// What the bucket of a cap holds at most, and what it must hold before work goes on.
@@ -81,8 +83,8 @@ pub(super) struct Plan {
     holder: Option<(u64, Nanos)>,
     /// Up to here time has been charged.
     charged_until: Nanos,
-    /// Virtual time of the zone that is behind all others: where those begin who come back.
-    clock: u128,
+    /// For each priority the virtual time of the zone that is behind all others: where those begin who come back.
+    clock: BTreeMap<u32, u128>,
     /// Whose turn a zone of higher priority has interrupted, and how long that had lasted.
     interrupted: Option<(u64, Nanos)>,
     /// The zone above all others, if there is one.
@@ -96,8 +98,11 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn set(&mut self, now: Nanos, id: u64, terms: Terms) {
         self.charge(now);
-        let clock = self.clock;
+        let clock = self.clock_of(terms.priority);
         let zone = self.zones.entry(id).or_insert_with(|| Zone::new(terms, now, clock));
+        if zone.terms.priority != terms.priority {
+            zone.virtual_time = clock;
+        }
         zone.terms = terms;
         if terms.cap.is_none() {
             (zone.bucket, zone.throttled) = (BURST, false);
@@ -114,7 +119,8 @@ impl Plan {
 
     pub(super) fn observe(&mut self, now: Nanos, id: u64, seen: Seen) {
         self.charge(now);
-        let clock = self.clock;
+        let Some(priority) = self.zones.get(&id).map(|zone| zone.terms.priority) else { return };
+        let clock = self.clock_of(priority);
         let Some(zone) = self.zones.get_mut(&id) else { return };
         let idle = !zone.wants();
         let before = std::mem::replace(&mut zone.seen, seen);
@@ -142,13 +148,18 @@ impl Plan {
             zone.resuming = now.saturating_sub(zone.asked_at);
         }
         if seen.held || (seen.running && !seen.unknown) {
-            // Who pauses for a moment is still due for what it was due for: others have had long turns meanwhile. Who was away
-            // for long is not.
-            if idle && zone.active_until <= now {
-                zone.virtual_time = zone.virtual_time.max(clock);
+            // Who pauses for a moment is still due for what it was due for, as others have long turns; but not for more than a
+            // few of those give. Who was away for long is due nothing.
+            let due = if zone.active_until > now { zone.weighted(MOST_DUE) } else { 0 };
+            if idle {
+                zone.virtual_time = zone.virtual_time.max(clock.saturating_sub(due));
             }
             zone.active_until = now + ACTIVE;
         }
+    }
+
+    fn clock_of(&self, priority: u32) -> u128 {
+        self.clock.get(&priority).copied().unwrap_or(0)
     }
 
     pub(super) fn state(&self, id: u64) -> DispatchState {
@@ -231,8 +242,15 @@ impl Plan {
             _ => None,
         };
         self.is_sliced = self.goes_on_beside(now);
-        let behind = self.zones.values().filter(|zone| zone.wants()).map(|zone| zone.virtual_time).min();
-        self.clock = self.clock.max(behind.unwrap_or(0));
+        let mut behind: BTreeMap<u32, u128> = BTreeMap::new();
+        for zone in self.zones.values().filter(|zone| zone.wants()) {
+            let least = behind.entry(zone.terms.priority).or_insert(u128::MAX);
+            *least = zone.virtual_time.min(*least);
+        }
+        for (priority, least) in behind {
+            let clock = self.clock.entry(priority).or_default();
+            *clock = least.max(*clock);
+        }
         if let Some((holder, since)) = self.holder
             && !self.keeps_turn(holder, since, now)
         {
@@ -435,14 +453,15 @@ impl Plan {
         let occupies = |id: u64, zone: &Zone| zone.occupies(holder == Some(id));
         let occupants = self.zones.iter().filter(|(id, zone)| occupies(**id, zone)).count().max(1) as u64;
         let mut shares: BTreeMap<u32, u32> = BTreeMap::new();
-        for zone in self.zones.values().filter(|zone| zone.active_until > now) {
+        let at_work = |id: &u64, zone: &Zone| zone.active_until > now && !zone.rests(now, holder == Some(*id));
+        for zone in self.zones.iter().filter(|(id, zone)| at_work(id, zone)).map(|(_, zone)| zone) {
             let sum = shares.entry(zone.terms.priority).or_default();
             *sum = sum.saturating_add(zone.terms.share);
         }
         for (id, zone) in &mut self.zones {
             if zone.rests(now, holder == Some(*id)) {
-                // As time goes by for all together: nobody is due for what it did not want.
-                zone.virtual_time += weighted(passed, shares.get(&zone.terms.priority).copied().unwrap_or(1));
+                // As it goes by for those at work together: nobody is due for what it did not want.
+                zone.virtual_time += shares.get(&zone.terms.priority).map_or(0, |sum| weighted(passed, *sum));
             }
             if let Some(cap) = zone.terms.cap {
                 zone.bucket = (zone.bucket + i128::from(passed) * i128::from(cap) / 100).min(BURST);

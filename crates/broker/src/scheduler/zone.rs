@@ -142,9 +142,9 @@ impl Zone {
         self.seen.sliced && self.can_stop() && !self.is_apart && self.unended < UNENDED
     }
 
-    /// Had it work lately that others of its priority share the GPU with, and none now?
+    /// Takes it turns, but has nothing to do now?
     pub(super) fn rests(&self, now: Nanos, holds: bool) -> bool {
-        self.active_until > now && !self.wants() && !self.occupies(holds)
+        self.state != DispatchState::Free && self.active_until > now && !self.wants() && !self.occupies(holds)
     }
 
     fn is_open(&self) -> bool {

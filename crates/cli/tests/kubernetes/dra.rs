@@ -182,7 +182,7 @@ fn slices_that_kubelet_removed_are_published_again() {
 fn a_node_where_nothing_happens_hardly_reads_its_slice() {
     let lab = Lab::start();
     let started = Instant::now();
-    let _driver = lab.driver();
+    let _driver = lab.driver_with(&["--events"]);
     until("published", || lab.cluster.get(SLICE).is_some());
     // A grant is said to be without effect half a minute after the zone came, that is after six looks at the node.
     lab.cluster.allocate_claim("n", "c", UID, "1Gi", "25");

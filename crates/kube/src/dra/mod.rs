@@ -139,7 +139,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         started: Instant::now(),
         schedule: Schedule::default(),
         unlisted: Unlisted::default(),
-        reporter: Reporter::default(),
+        reporter: options.events.then(Reporter::default),
         events: options.events.then(|| events::Events::new(client.clone(), options.node.clone())),
     };
     // Restore the zones of claims in use before kubelet learns of us.

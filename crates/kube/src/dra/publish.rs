@@ -59,8 +59,8 @@ pub(super) struct Publisher {
     pub started: Instant,
     pub schedule: Schedule<ResourceSliceSpec>,
     pub unlisted: Unlisted,
-    pub reporter: Reporter,
-    /// Where they are wanted.
+    /// Where events are wanted.
+    pub reporter: Option<Reporter>,
     pub events: Option<Events>,
 }
 
@@ -165,13 +165,16 @@ impl Publisher {
         let (wanted, remarks) = {
             let held = self.held.borrow_and_update();
             let Some(held) = held.as_ref() else { return };
-            let remarks = self.reporter.due(self.started.elapsed(), held.named(), &subjects);
+            let now = self.started.elapsed();
+            let remarks = self.reporter.as_mut().map(|reporter| reporter.due(now, held.named(), &subjects));
             (grants::wanted(held.iter(), &subjects), remarks)
         };
         if let Err(error) = self.grants.apply(&self.broker, &wanted).await {
             tracing::warn!(%error, "cannot apply grants");
         }
-        self.reporter.say(&self.client, &self.node, remarks).await;
+        if let (Some(reporter), Some(remarks)) = (&mut self.reporter, remarks) {
+            reporter.say(&self.client, &self.node, remarks).await;
+        }
     }
 
     /// Ends the zones of claims that no pod of this node uses and that the API server has given to others since.

@@ -72,7 +72,6 @@ fn the_dra_driver_has_the_rights_that_it_uses_and_nobody_else_has_any() {
             rule("resource.k8s.io", "resourceclaims", &["get"]),
             rule("resource.k8s.io", "resourceslices", &["get", "create", "update"]),
             rule("bulkhead.dev", "gpusharegrants", &["list", "watch"]),
-            rule("", "events", &["create"]),
         ]);
         assert_eq!(named(&objects, "ClusterRole", "bulkhead-dra")["rules"], rules);
         assert_eq!(of_kind(&objects, "ClusterRole").len(), 1);

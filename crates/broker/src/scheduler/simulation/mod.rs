@@ -381,6 +381,33 @@ fn work_queued_alone_is_paid_for_when_others_come() {
     assert!(more < SECOND / 10, "it has had more than its part already, and got {more} ns");
 }
 
+/// A zone that shows up now and then is not due for all the time that it did not want.
+#[test]
+fn nobody_saves_up_what_it_did_not_want() {
+    for shares in [[100, 100], [900, 100]] {
+        let rare = Tenant { pause: Some((1, 300 * MILLISECOND)), ..saturating(shares[0], MILLISECOND) };
+        let mut simulation = Simulation::new(vec![rare, saturating(shares[1], MILLISECOND)]);
+        simulation.run(20 * SECOND);
+        (simulation.tenants[0].pause, simulation.tenants[1].longest_wait) = (None, 0);
+        simulation.run(2 * LONG);
+        assert!(simulation.tenants[1].longest_wait < 2 * SECOND, "{} ns", simulation.tenants[1].longest_wait);
+    }
+}
+
+/// Time alone is nobody's debt: who had the GPU for itself does not wait for long for one that comes later.
+#[test]
+fn who_was_alone_owes_nothing_to_one_that_comes() {
+    for kernel in [MILLISECOND, 150 * MILLISECOND] {
+        let late = Tenant { idle_until: 20 * SECOND, ..saturating(100, MILLISECOND) };
+        let mut simulation = Simulation::new(vec![saturating(100, kernel), late]);
+        simulation.run(20 * SECOND);
+        simulation.run(2 * LONG);
+        let waited = simulation.tenants[0].longest_wait;
+        // Ten kernels were given ahead.
+        assert!(waited < 3 * SECOND, "{waited} ns, kernels of {kernel}");
+    }
+}
+
 #[test]
 fn a_zone_that_says_nothing_holds_nobody_up_for_long() {
     let silent = Tenant { lag: 1000 * SECOND, ..saturating(100, MILLISECOND) };

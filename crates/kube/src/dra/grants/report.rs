@@ -1,6 +1,7 @@
 //! Says of a GpuShareGrant that it does nothing on a node: the pods that may open are not on the node of those who export. GPU
-//! memory is shared between pods of one node, and a driver sees no node but its own; so each says what it sees, as an event
-//! of the object that `kubectl describe` shows.
+//! memory is shared between pods of one node, and a driver sees no node but its own; so it says what it sees, as an event
+//! of the object that `kubectl describe` shows. Only the exporters' side is told of, for the grant is theirs: of the other one
+//! it would tell a stranger on which nodes the pods are that he names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,38 +23,26 @@ const MOST: usize = 8;
 /// What was said is remembered of so many; beyond it, it may be said again.
 const MAX_SAID: usize = 8192;
 
-/// The side of a grant that a node has without the other one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
-    Exporters,
-    Openers,
-}
-
 /// An event that is to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::dra) struct Remark {
     key: Key,
     uid: String,
-    side: Side,
 }
 
 /// What was said, and what may have to be. The caller supplies the time.
 #[derive(Debug, Default)]
 pub(in crate::dra) struct Reporter {
-    since: BTreeMap<(Key, Side), Duration>,
-    said: BTreeSet<(Key, Side)>,
+    since: BTreeMap<Key, Duration>,
+    said: BTreeSet<Key>,
 }
 
-/// The side that is on this node, where the other one is not.
-fn alone(namespace: &str, spec: &Spec, subjects: &[Subject]) -> Option<Side> {
+/// Whether this node has pods that the grant is from, and none that it is to.
+fn is_alone(namespace: &str, spec: &Spec, subjects: &[Subject]) -> bool {
     let Spec { from, to, .. } = spec;
     let is_exporter = |one: &Subject| one.is(namespace, from.claim.as_ref(), from.pod.as_ref());
     let is_opener = |one: &Subject| one.is(&to.namespace, to.claim.as_ref(), to.pod.as_ref());
-    match (subjects.iter().any(is_exporter), subjects.iter().any(is_opener)) {
-        (true, false) => Some(Side::Exporters),
-        (false, true) => Some(Side::Openers),
-        _ => None,
-    }
+    subjects.iter().any(is_exporter) && !subjects.iter().any(is_opener)
 }
 
 impl Reporter {
@@ -69,16 +58,14 @@ impl Reporter {
             self.said.clear();
         }
         for (key, spec) in grants {
-            let Some(side) = alone(&key.0, spec, subjects) else { continue };
-            let about = (key.clone(), side);
-            if self.said.contains(&about) {
+            if !is_alone(&key.0, spec, subjects) || self.said.contains(key) {
                 continue;
             }
-            let first = self.since.get(&about).copied().unwrap_or(now);
+            let first = self.since.get(key).copied().unwrap_or(now);
             if now.saturating_sub(first) >= ALONE && due.len() < MOST {
-                due.push(Remark { key: key.clone(), uid: spec.uid.clone(), side });
+                due.push(Remark { key: key.clone(), uid: spec.uid.clone() });
             }
-            since.insert(about, first);
+            since.insert(key.clone(), first);
         }
         self.since = since;
         due
@@ -92,20 +79,16 @@ impl Reporter {
             if let Err(error) = api.create(&PostParams::default(), &event).await {
                 tracing::debug!(namespace = remark.key.0, grant = remark.key.1, %error, "cannot create event");
             }
-            self.said.insert((remark.key, remark.side));
+            self.said.insert(remark.key);
         }
     }
 }
 
 impl Remark {
     fn message(&self, node: &str) -> String {
-        let (here, missing) = match self.side {
-            Side::Exporters => ("this grant is from", "it is to"),
-            Side::Openers => ("this grant is to", "it is from"),
-        };
         format!(
-            "No effect on node {node}: it has pods that {here}, and none that {missing}. GPU memory is shared only between \
-             pods of one node."
+            "No effect on node {node}: it has pods that this grant is from, and none that it is to. GPU memory is shared only \
+             between pods of one node."
         )
     }
 
@@ -154,24 +137,29 @@ mod tests {
         (0..count).map(|number| (("x".to_owned(), format!("g-{number}")), spec.clone())).collect()
     }
 
-    fn due(reporter: &mut Reporter, at: u64, grants: &[(Key, Spec)], subjects: &[Subject]) -> Vec<Side> {
+    fn due(reporter: &mut Reporter, at: u64, grants: &[(Key, Spec)], subjects: &[Subject]) -> usize {
         let named = grants.iter().map(|(key, spec)| (key, spec));
         let due = reporter.due(Duration::from_secs(at), named, subjects);
-        reporter.said.extend(due.iter().map(|remark| (remark.key.clone(), remark.side)));
-        due.into_iter().map(|remark| remark.side).collect()
+        reporter.said.extend(due.iter().map(|remark| remark.key.clone()));
+        due.len()
     }
 
     #[test]
-    fn each_node_says_once_that_it_has_one_side_alone() {
-        let grants = grants(1);
-        for (pod, side) in [(subject("a", "x", "p"), Side::Exporters), (subject("b", "y", "q"), Side::Openers)] {
-            let mut reporter = Reporter::default();
-            let here = [pod];
-            assert!(due(&mut reporter, 0, &grants, &here).is_empty(), "the other one may be about to start");
-            assert!(due(&mut reporter, 29, &grants, &here).is_empty());
-            assert_eq!(due(&mut reporter, 30, &grants, &here), [side]);
-            assert!(due(&mut reporter, 90, &grants, &here).is_empty());
-        }
+    fn a_node_says_once_that_it_has_the_exporters_alone() {
+        let (grants, here) = (grants(1), [subject("a", "x", "p")]);
+        let mut reporter = Reporter::default();
+        assert_eq!(due(&mut reporter, 0, &grants, &here), 0, "the other one may be about to start");
+        assert_eq!(due(&mut reporter, 29, &grants, &here), 0);
+        assert_eq!(due(&mut reporter, 30, &grants, &here), 1);
+        assert_eq!(due(&mut reporter, 90, &grants, &here), 0);
+    }
+
+    /// Whoever may create grants would learn where the pods are that he names.
+    #[test]
+    fn nobody_is_told_where_those_are_that_a_grant_is_to() {
+        let (grants, here) = (grants(1), [subject("b", "y", "q")]);
+        let mut reporter = Reporter::default();
+        assert!([0, 30, 300].into_iter().all(|at| due(&mut reporter, at, &grants, &here) == 0));
     }
 
     #[test]
@@ -181,30 +169,30 @@ mod tests {
         for here in [&both[..], &[], &[subject("c", "x", "another")]] {
             let mut reporter = Reporter::default();
             for at in [0, 30, 60] {
-                assert!(due(&mut reporter, at, &grants, here).is_empty());
+                assert_eq!(due(&mut reporter, at, &grants, here), 0);
             }
         }
         // One that was alone for a moment begins anew.
         let mut reporter = Reporter::default();
-        assert!(due(&mut reporter, 0, &grants, &both[..1]).is_empty());
-        assert!(due(&mut reporter, 20, &grants, &both).is_empty());
-        assert!(due(&mut reporter, 40, &grants, &both[..1]).is_empty());
-        assert_eq!(due(&mut reporter, 70, &grants, &both[..1]), [Side::Exporters]);
+        assert_eq!(due(&mut reporter, 0, &grants, &both[..1]), 0);
+        assert_eq!(due(&mut reporter, 20, &grants, &both), 0);
+        assert_eq!(due(&mut reporter, 40, &grants, &both[..1]), 0);
+        assert_eq!(due(&mut reporter, 70, &grants, &both[..1]), 1);
     }
 
     #[test]
     fn many_grants_are_said_a_few_at_a_time() {
         let (grants, here) = (grants(MOST + 3), [subject("a", "x", "p")]);
         let mut reporter = Reporter::default();
-        assert!(due(&mut reporter, 0, &grants, &here).is_empty());
-        assert_eq!(due(&mut reporter, 30, &grants, &here).len(), MOST);
-        assert_eq!(due(&mut reporter, 35, &grants, &here).len(), 3);
-        assert!(due(&mut reporter, 40, &grants, &here).is_empty());
+        assert_eq!(due(&mut reporter, 0, &grants, &here), 0);
+        assert_eq!(due(&mut reporter, 30, &grants, &here), MOST);
+        assert_eq!(due(&mut reporter, 35, &grants, &here), 3);
+        assert_eq!(due(&mut reporter, 40, &grants, &here), 0);
     }
 
     #[test]
     fn an_event_is_of_its_grant_and_names_the_node() {
-        let remark = Remark { key: ("x".into(), "g".into()), uid: "u".into(), side: Side::Exporters };
+        let remark = Remark { key: ("x".into(), "g".into()), uid: "u".into() };
         let event = remark.event("node-1");
         let about = &event.involved_object;
         assert_eq!(
