@@ -181,7 +181,7 @@ pub(crate) fn finding(found: &Finding) {
 
 /// A kernel has ended with a fault, which has a line on standard error.
 pub(crate) fn fault(fault: &Fault, nearest: &str) {
-    if !looks_for(Check::Memory) || fault.address.is_none() {
+    if !looks_for(Check::Memory) || fault.address.is_none() || !is_new(format!("{fault}")) {
         return;
     }
     let here = Site {

@@ -22,6 +22,8 @@ use suppress::Suppressions;
 /// How long a worker may take to say what its client has left behind.
 const LAST_WORDS: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(10);
+/// The most of a report that is read.
+const MOST_REPORTED: u64 = 16 << 20;
 /// The most findings that are printed one by one.
 const MOST_PRINTED: usize = 200;
 
@@ -143,7 +145,7 @@ impl Report {
     fn read(&mut self) -> io::Result<String> {
         let mut bytes = Vec::new();
         self.file.rewind()?;
-        self.file.read_to_end(&mut bytes)?;
+        self.file.by_ref().take(MOST_REPORTED).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 

@@ -38,6 +38,8 @@ const RESTORE_PAUSE: Duration = Duration::from_millis(500);
 const UNHEALTHY_AFTER: u32 = 3;
 /// How long the API server may take to say what became of a claim, while others wait.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
+/// For all events of a look: they are hints, and what follows is not to wait for an API server that hangs.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Publisher {
     pub client: Client,
@@ -151,7 +153,7 @@ impl Publisher {
         };
         let Ok(status) = self.broker.status().await else { return };
         if let Some(events) = &mut self.events {
-            events.tell(&status).await;
+            let _ = tokio::time::timeout(EVENTS_TIMEOUT, events.tell(&status)).await;
         }
         let (names, subjects) = {
             let store = self.store.lock().await;
@@ -173,7 +175,7 @@ impl Publisher {
             tracing::warn!(%error, "cannot apply grants");
         }
         if let (Some(reporter), Some(remarks)) = (&mut self.reporter, remarks) {
-            reporter.say(&self.client, &self.node, remarks).await;
+            let _ = tokio::time::timeout(EVENTS_TIMEOUT, reporter.say(&self.client, &self.node, remarks)).await;
         }
     }
 
