@@ -4,9 +4,11 @@
 //! looked several times, and show every zone in the table and in both charts.
 
 use anyhow::{Context, Result, bail, ensure};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use xtask::{paths, sh};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -28,6 +30,7 @@ pub(crate) fn install() -> Result<()> {
 pub(crate) fn check() -> Result<()> {
     let browser = find().context("there is no Chromium on this machine")?;
     let node = Node::start()?;
+    node.wait_for_history()?;
     let document = sh::output(Command::new(browser).args([
         "--headless",
         // Inside of a container, as root, it has no other way; what it opens is our own page.
@@ -80,6 +83,21 @@ struct Node {
 }
 
 impl Node {
+    /// The service looks at the zones every few seconds; the page is to show what was before it was opened.
+    fn wait_for_history(&self) -> Result<()> {
+        for _ in 0..600 {
+            let mut stream = TcpStream::connect(&self.address)?;
+            write!(stream, "GET /api/history HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            if answer.contains("age_ms") {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!("the service keeps no history")
+    }
+
     fn start() -> Result<Node> {
         let dir = std::env::temp_dir().join(format!("bulkhead-browser-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;

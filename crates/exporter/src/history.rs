@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 /// Between two looks: a broker with hundreds of workers has little to do for one.
 pub(crate) const EVERY: Duration = Duration::from_secs(5);
+/// Until the next look where the broker did not answer.
+pub(crate) const AGAIN: Duration = Duration::from_millis(500);
 const KEEP: usize = 60;
 /// Of more zones those are kept that hold most memory.
 const MAX_ZONES: usize = 256;

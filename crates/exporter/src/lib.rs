@@ -130,10 +130,12 @@ impl Server {
     /// A broker that does not answer leaves a gap.
     fn look_for_ever(&self) {
         loop {
-            if let Some(status) = self.status() {
-                self.history.lock().look(&status, Instant::now());
+            let status = self.status();
+            if let Some(status) = &status {
+                self.history.lock().look(status, Instant::now());
             }
-            std::thread::sleep(history::EVERY);
+            // The broker may be just about to start.
+            std::thread::sleep(if status.is_some() { history::EVERY } else { history::AGAIN });
         }
     }
 

@@ -106,6 +106,13 @@ pub(crate) fn set_pool(base: u64, pool: u64) {
     }
 }
 
+/// Others may open it: a free of it is waited for from now on, because they must find it closed afterwards.
+pub(crate) fn set_exported(base: u64) {
+    if let Some(allocation) = KNOWN.write().get_mut(&base) {
+        allocation.flags &= !SMALL;
+    }
+}
+
 /// The allocation that starts here.
 pub(crate) fn at(base: u64) -> Option<Allocation> {
     KNOWN.read().get(&base).copied()

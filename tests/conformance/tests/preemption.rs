@@ -191,9 +191,11 @@ fn a_cap_holds_for_a_kernel_that_never_ends() {
         let start = std::time::Instant::now();
         assert_eq!(client.ask("count"), "ok");
         until("it has had some time", || node.zone("a").turn_time_ns > 500_000_000);
-        let (used, passed) = (node.zone("a").turn_time_ns, start.elapsed().as_nanos() as u64);
-        // A slow machine makes it less, nothing makes it more; the bucket may have been full at first.
-        assert!(used < passed / 4 + 200_000_000, "{used} of {passed}");
+        // The bucket may have been full at first. On a busy machine a kernel goes on for a moment, and its zone pays for it.
+        until("it keeps to its cap", || {
+            let (used, passed) = (node.zone("a").turn_time_ns, start.elapsed().as_nanos() as u64);
+            used < passed / 4 + 200_000_000
+        });
         assert!(node.zone("a").preemptions > 0);
         // Without a cap it is alone, and nobody stops it.
         node.change("a", ZoneChange { cap: Change::Clear, ..ZoneChange::default() });

@@ -145,9 +145,11 @@ fn a_cap_holds_also_alone() {
     let mut client = saturating(&place, &proxy, "a");
     let start = std::time::Instant::now();
     until("it has had some time", || proxy.zone("a").turn_time_ns > CONTENDED_NS / 4);
-    let (used, passed) = (proxy.zone("a").turn_time_ns, start.elapsed().as_nanos() as u64);
-    // A slow machine makes it less, nothing makes it more; the bucket may have been full at first.
-    assert!(used < passed / 4 + 100_000_000, "{used} of {passed}");
+    // The bucket may have been full at first. On a busy machine work that is told to stop goes on for a moment, and pays for it.
+    until("it keeps to its cap", || {
+        let (used, passed) = (proxy.zone("a").turn_time_ns, start.elapsed().as_nanos() as u64);
+        used < passed / 4 + 100_000_000
+    });
     let before = rounds(&mut client);
     until("it goes on", || rounds(&mut client) > before);
     drop(client);

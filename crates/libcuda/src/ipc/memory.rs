@@ -26,7 +26,9 @@ static OPEN: Mutex<BTreeMap<Token, Open>> = Mutex::new(BTreeMap::new());
 pub(super) fn export(found: &Allocation, pooled: bool) -> CudaResult<Token> {
     let request = Export { address: found.base, bytes: found.len, is_pooled: pooled };
     // In the ring's order: what was posted to the memory before is under way when others learn of it.
-    operation::call(&request, |reply| Token(reply.token))
+    let token = operation::call(&request, |reply| Token(reply.token))?;
+    allocations::set_exported(found.base);
+    Ok(token)
 }
 
 /// Opens a token, once more if it is open.
