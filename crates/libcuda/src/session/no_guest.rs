@@ -5,24 +5,24 @@ use idm::bootstrap::Hello;
 
 use super::{Failure, Link, Session};
 
-pub fn is_possible() -> bool {
+pub(crate) fn is_possible() -> bool {
     false
 }
 
-pub fn promised_version() -> Option<u32> {
+pub(crate) fn promised_version() -> Option<u32> {
     None
 }
 
 /// Only a program whose environment asks for Xen comes here.
-pub fn connect(_hello: &Hello) -> Result<(idm::Client, Link), Failure> {
+pub(crate) fn connect(_hello: &Hello) -> Result<(idm::Client, Link), Failure> {
     Err(Failure { code: CUDA_ERROR_NO_DEVICE, text: "this libcuda.so.1 is built without Xen".to_owned() })
 }
 
-pub fn is_leaving() -> bool {
+pub(crate) fn is_leaving() -> bool {
     false
 }
 
-pub fn print_output(_session: &'static Session) {}
+pub(crate) fn print_output(_session: &'static Session) {}
 
 #[inline]
-pub fn print_at_wait(_session: &Session) {}
+pub(crate) fn print_at_wait(_session: &Session) {}
